@@ -1,0 +1,50 @@
+"""
+`Bid`: one standing ask for GPUs.
+
+It lives in the agent's plane; the syncer carries it to the agent's namespace on the
+host, where the exchange reads it, and carries its status back. A bid stands, and takes
+part in every round, until it wins, is refused, or is deleted.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class BidPhase(enum.StrEnum):
+    WAITING = "Waiting"  # took part in a round and did not win; stands
+    WON = "Won"  # `status.lease` names what it won
+    REFUSED = "Refused"  # cannot win as it is; `status.message` says what to change
+
+
+class BidReason(enum.StrEnum):
+    """Why a bid is where it is. These reach the user unchanged, as a pod's reason."""
+
+    WON = "Won"
+    OUTBID = "Outbid"  # others value the GPUs more; priceToWin says what would have won
+    BELOW_RESERVE = "BelowReserve"  # below the pool's base price
+    NO_FREE_BLOCK = "NoFreeBlock"  # no price wins now: what is in the way cannot be reclaimed
+    WALLET_TOO_SMALL = "WalletTooSmall"
+    LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
+    NO_SUCH_POOL = "NoSuchPool"
+    NO_DEVICES = "NoDevices"  # nothing is for sale yet
+    BAD_PRICE = "BadPrice"
+
+
+class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    gpus: int
+    max_price: str  # credits per GPU-hour
+    pool: str = ""  # "" lets the exchange choose
+
+
+class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    phase: BidPhase
+    reason: BidReason
+    message: str
+    pool: str = ""  # where it was routed
+    price_to_win: str = ""  # credits per GPU-hour that would have won the last round
+    round: int = 0
+    lease: str = ""
+    gpus_sold: int = 0  # the block's size, where the ask was rounded up to one

@@ -1,0 +1,55 @@
+"""
+The kinds Bidplane's own parts read and write, as coordinates.
+
+A `Kind` is what a client needs to build a path. Upstream kinds are used as they are;
+ours are in the group `bidplane.dev`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+GROUP = "bidplane.dev"
+VERSION = "v1alpha1"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """One served resource: `Kind("apps", "v1", "Deployment", "deployments")`."""
+
+    group: str  # "" is the core group
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+NAMESPACE = Kind("", "v1", "Namespace", "namespaces", namespaced=False)
+NODE = Kind("", "v1", "Node", "nodes", namespaced=False)
+POD = Kind("", "v1", "Pod", "pods")
+CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
+SECRET = Kind("", "v1", "Secret", "secrets")
+SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+EVENT = Kind("", "v1", "Event", "events")
+LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
+RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False)
+RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims")
+DEVICE_CLASS = Kind("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", namespaced=False)
+CRD = Kind(
+    "apiextensions.k8s.io",
+    "v1",
+    "CustomResourceDefinition",
+    "customresourcedefinitions",
+    namespaced=False,
+)
+
+AGENT = Kind(GROUP, VERSION, "Agent", "agents", namespaced=False)
+POOL = Kind(GROUP, VERSION, "Pool", "pools", namespaced=False)
+BID = Kind(GROUP, VERSION, "Bid", "bids")
+GPU_LEASE = Kind(GROUP, VERSION, "GPULease", "gpuleases")

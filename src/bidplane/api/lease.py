@@ -1,0 +1,67 @@
+"""
+`GPULease`: what was won. A projection of the ledger; the ledger is the truth.
+
+Written by the exchange into the agent's namespace on the host, and mirrored into the
+agent's plane. Two things travel the other way: the condition `Claimed`, set on the host
+object once its devices are claimed for a pod (charging starts), and deletion, which
+asks for early release.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+CLAIMED = "Claimed"
+FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has released it
+
+
+class Phase(enum.StrEnum):
+    """Where a lease is in its life; `core/lease` has the table of what follows what."""
+
+    PENDING = "Pending"  # won, credits held, devices not yet claimed
+    ACTIVE = "Active"  # claimed for a pod; time is charged
+    DRAINING = "Draining"  # outbid or out of money; the pod has its notice
+    RELEASED = "Released"
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True, order=True):
+    """One device of a ResourceSlice, by the four names that make it unique."""
+
+    node: str
+    driver: str
+    pool: str  # the ResourceSlice's pool, not a `Pool`
+    name: str
+
+
+class BidReference(msgspec.Struct, frozen=True, kw_only=True):
+    """The bid as it is named on the host; the plane's names are in its annotations."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    agent: str
+    bid: BidReference
+    pool: str
+    node: str
+    devices: list[Device]
+    max_price: str
+
+
+class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    phase: Phase
+    ready: bool = True  # false while what it displaced still drains
+    price: str = ""  # credits per GPU-hour now
+    won_at: str = ""
+    active_at: str = ""
+    notice_at: str = ""
+    reclaim_at: str = ""  # end of the notice
+    released_at: str = ""
+    reason: str = ""  # why it drains or was released
+    charged: str = ""
+    compensation: str = ""
+    sequence: int = 0  # the ledger's, of the last change; projections never go back

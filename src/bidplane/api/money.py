@@ -1,0 +1,53 @@
+"""
+Credits as people write them, micro-credits as the ledger keeps them.
+
+Money is an integer number of micro-credits everywhere below the user's eye. A price is
+micro-credits per GPU-hour, the unit people compare clouds by; because it is whole, a
+price that was written comes back as it was written.
+"""
+
+from __future__ import annotations
+
+import re
+
+MICRO = 1_000_000
+SECONDS_PER_HOUR = 3600
+# Keeps every product of price, GPUs, seconds and rank weight far inside 64 bits.
+LARGEST_PRICE = 1_000_000 * MICRO
+
+_CREDITS = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?")
+
+
+def parse_credits(text: str) -> int:
+    """`"2.10"` → 2_100_000. Raises ValueError that says what is wrong with it."""
+    match = _CREDITS.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not an amount of credits: write digits with at most six decimals,"
+            ' for example "2.10"'
+        )
+    whole, fraction = match.groups()
+    return int(whole) * MICRO + int((fraction or "").ljust(6, "0"))
+
+
+def parse_price(text: str) -> int:
+    """A price in credits per GPU-hour; more than zero, and not absurd."""
+    price = parse_credits(text)
+    if price == 0:
+        raise ValueError(f"{text!r} is not a price: it must be more than zero")
+    if price > LARGEST_PRICE:
+        raise ValueError(f"{text!r} is not a price: the most is {format_credits(LARGEST_PRICE)}")
+    return price
+
+
+def format_credits(micro: int) -> str:
+    """2_100_000 → `"2.10"`; at least two decimals, and never rounded."""
+    sign = "-" if micro < 0 else ""
+    whole, fraction = divmod(abs(micro), MICRO)
+    digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
+    return f"{sign}{whole}.{digits}"
+
+
+def cost(price: int, gpus: int, seconds: int) -> int:
+    """What `gpus` cost for `seconds` at `price` per GPU-hour, rounded up to a micro-credit."""
+    return -(-price * gpus * seconds // SECONDS_PER_HOUR)

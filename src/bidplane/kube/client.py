@@ -1,0 +1,92 @@
+"""
+One client protocol for every Kubernetes API: ours, in this process or over HTTPS, and
+kube-apiserver.
+
+A `Client` speaks to one endpoint (one plane, or one cluster). Objects are plain JSON
+objects. What a client hands out is shared with its cache and its other callers, so the
+types are read-only: to change an object, send a patch, or a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from bidplane.api.kinds import Kind
+
+Object = Mapping[str, Any]
+EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """The objects of a kind, and the revision at which they were so."""
+
+    items: Sequence[Object]
+    resource_version: str
+
+
+class WatchEvent(msgspec.Struct, frozen=True):
+    type: EventType
+    object: Object
+
+
+class Client(Protocol):
+    """Every method raises `bidplane.errors.ApiError` (or a subclass) when refused."""
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object: ...
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        """All objects of `kind`; of every namespace when `namespace` is None."""
+        ...
+
+    def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[WatchEvent]:
+        """
+        Changes after `resource_version`, until the server ends the stream.
+
+        Raises `Gone` when that revision is no longer in history: list again.
+        """
+        ...
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object: ...
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
+        """PUT the whole object; `Conflict` if its resourceVersion is stale."""
+        ...
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        """JSON merge patch; put metadata.resourceVersion in it to make it conditional."""
+        ...
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> None: ...
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
+        """Set a pending pod's node (the `binding` subresource)."""
+        ...
