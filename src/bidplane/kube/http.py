@@ -1,0 +1,183 @@
+"""
+The client over HTTPS: for a plane of another process, or a real kube-apiserver.
+
+Reads and writes share one connection pool; a watch keeps a connection for itself.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import msgspec
+
+from bidplane.api.kinds import POD, Kind
+from bidplane.errors import ApiError, Gone, Unavailable, api_error
+from bidplane.kube.client import Listing, Object, WatchEvent
+
+_MERGE_PATCH = "application/merge-patch+json"
+_REQUEST_SECONDS = 30.0
+# The server ends a watch after this long, so that a dead connection is noticed.
+_WATCH_SECONDS = 300
+
+
+class HttpClient:
+    """A `kube.client.Client` for one endpoint, such as `https://HOST:PORT/planes/host`."""
+
+    def __init__(self, url: str, *, token: str, ca_file: str | None) -> None:
+        self._url = url.rstrip("/")
+        verify = ssl.create_default_context(cafile=ca_file) if ca_file else False
+        self._http = httpx2.AsyncClient(
+            verify=verify,
+            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            timeout=_REQUEST_SECONDS,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            trust_env=False,
+        )
+
+    def __repr__(self) -> str:
+        return f"<HttpClient {self._url}>"
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        return await self._call("GET", _path(kind, namespace, name))
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        body = await self._call("GET", _path(kind, namespace), params=_selectors(labels, fields))
+        # Items of a list leave out what the list already says of them.
+        items = [
+            {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+            for item in body.get("items") or ()
+        ]
+        return Listing(items, body["metadata"]["resourceVersion"])
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[WatchEvent]:
+        params = _selectors(labels, fields) | {
+            "watch": "true",
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(_WATCH_SECONDS),
+        }
+        timeout = httpx2.Timeout(_REQUEST_SECONDS, read=_WATCH_SECONDS + 10.0)
+        try:
+            async with self._http.stream(
+                "GET", self._url + _path(kind, namespace), params=params, timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    raise _refusal(response.status_code, await response.aread())
+                async for line in response.aiter_lines():
+                    if line:
+                        yield _event(msgspec.json.decode(line))
+        except httpx2.TransportError as error:
+            raise Unavailable(f"{self._url}: the watch broke off: {error}") from error
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+        return await self._call("POST", _path(kind, namespace), body=obj)
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
+        metadata = obj["metadata"]
+        path = _path(kind, metadata.get("namespace"), metadata["name"], subresource)
+        return await self._call("PUT", path, body=obj)
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        path = _path(kind, namespace, name, subresource)
+        return await self._call("PATCH", path, body=patch, content_type=_MERGE_PATCH)
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> None:
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        await self._call("DELETE", _path(kind, namespace, name), body=options)
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
+        binding = {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+        await self._call("POST", _path(POD, namespace, pod, "binding"), body=binding)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, str] | None = None,
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> dict[str, Any]:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = None if body is None else {"Content-Type": content_type}
+        try:
+            response = await self._http.request(
+                method, self._url + path, params=params, content=content, headers=headers
+            )
+        except httpx2.TransportError as error:
+            raise Unavailable(f"{self._url} does not answer: {error}") from error
+        if response.status_code >= 400:
+            raise _refusal(response.status_code, response.content)
+        answer: dict[str, Any] = msgspec.json.decode(response.content)
+        return answer
+
+
+def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
+    root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+    inside = f"/namespaces/{namespace}" if namespace and kind.namespaced else ""
+    tail = "".join(f"/{part}" for part in (name, subresource) if part)
+    return f"{root}{inside}/{kind.plural}{tail}"
+
+
+def _selectors(labels: str, fields: str) -> dict[str, str]:
+    chosen = {"labelSelector": labels, "fieldSelector": fields}
+    return {key: value for key, value in chosen.items() if value}
+
+
+def _event(frame: dict[str, Any]) -> WatchEvent:
+    if frame["type"] == "ERROR":
+        status = frame["object"]
+        code = status.get("code", 500)
+        if code == 410:
+            raise Gone(status.get("message", "the resourceVersion is too old"))
+        raise api_error(code, status.get("reason", ""), status.get("message", ""))
+    return WatchEvent(frame["type"], frame["object"])
+
+
+def _refusal(code: int, body: bytes) -> ApiError:
+    try:
+        status = msgspec.json.decode(body)
+        return api_error(code, status.get("reason") or "", status.get("message") or "")
+    except (msgspec.MsgspecError, AttributeError):
+        return api_error(code, "", body.decode(errors="replace")[:500] or f"HTTP {code}")
