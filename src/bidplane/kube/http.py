@@ -28,9 +28,8 @@ class HttpClient:
 
     def __init__(self, url: str, *, token: str, ca_file: str | None) -> None:
         self._url = url.rstrip("/")
-        verify = ssl.create_default_context(cafile=ca_file) if ca_file else False
         self._http = httpx2.AsyncClient(
-            verify=verify,
+            verify=ssl.create_default_context(cafile=ca_file),
             headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
             timeout=_REQUEST_SECONDS,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),

@@ -1,0 +1,120 @@
+"""
+A keyed work queue and the loop that drains it.
+
+A key is in the queue at most once and is worked on by at most one worker, so a
+reconciler never races with itself. It is told *that* something changed, never what: it
+reads the caches, decides, acts, and may be run again at any time. Failures back off per
+key and are forgotten on success.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import structlog
+
+from bidplane.errors import AlreadyExists, ApiError, Conflict
+
+K = TypeVar("K", bound=Hashable)
+
+_FIRST_RETRY_SECONDS = 0.05
+_LAST_RETRY_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
+
+
+class Controller(Generic[K]):
+    """
+    Runs `reconcile(key)` for every key added.
+
+    `reconcile` returns the seconds after which it wants to look again, or None.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        reconcile: Callable[[K], Awaitable[float | None]],
+        *,
+        workers: int = 4,
+    ) -> None:
+        self.name = name
+        self._reconcile = reconcile
+        self._workers = workers
+        self._queue: asyncio.Queue[K] = asyncio.Queue()
+        self._queued: set[K] = set()
+        self._working: set[K] = set()
+        self._again: set[K] = set()  # added while being worked on
+        self._failures: dict[K, int] = {}
+        self._timers: dict[K, asyncio.TimerHandle] = {}
+
+    def __repr__(self) -> str:
+        return (
+            f"<Controller {self.name} queued {len(self._queued)}, working {len(self._working)},"
+            f" waiting {len(self._timers)}, failing {len(self._failures)}>"
+        )
+
+    def add(self, key: K) -> None:
+        if key in self._working:
+            self._again.add(key)
+        elif key not in self._queued:
+            self._queued.add(key)
+            self._queue.put_nowait(key)
+
+    def add_after(self, key: K, seconds: float) -> None:
+        """Add `key` later; of several waits for one key the shortest counts."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + seconds
+        timer = self._timers.get(key)
+        if timer is not None:
+            if timer.when() <= due:
+                return
+            timer.cancel()
+        self._timers[key] = loop.call_at(due, self._due, key)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._workers):
+                    group.create_task(self._work())
+        finally:
+            for timer in self._timers.values():
+                timer.cancel()
+
+    def _due(self, key: K) -> None:
+        del self._timers[key]
+        self.add(key)
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            self._queued.discard(key)
+            self._working.add(key)
+            try:
+                again = await self._reconcile(key)
+            except Exception as error:  # one key's failure must not stop the others
+                self._failed(key, error)
+            else:
+                self._failures.pop(key, None)
+                if again is not None:
+                    self.add_after(key, again)
+            finally:
+                self._working.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.add(key)
+
+    def _failed(self, key: K, error: Exception) -> None:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        delay = min(_FIRST_RETRY_SECONDS * 2**failures, _LAST_RETRY_SECONDS)
+        self.add_after(key, delay)
+        if isinstance(error, Conflict | AlreadyExists):
+            return  # our cache was behind; the next look will not be
+        if isinstance(error, ApiError):
+            if failures >= 3:
+                log.warning("retrying", controller=self.name, key=str(key), error=str(error))
+            return
+        log.error("bug in a reconciler", controller=self.name, key=str(key), exc_info=error)

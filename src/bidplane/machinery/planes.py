@@ -1,0 +1,122 @@
+"""
+The planes of all agents, seen by controllers.
+
+`PlaneDriver` is how a plane is made and reached, whatever is behind it. `PlaneCaches`
+follows the kinds controllers care about in every agent's plane, from the moment the
+agent controller opens a plane until it closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from bidplane.api.kinds import Kind
+from bidplane.kube.client import Client, EventType, Object
+from bidplane.machinery.clock import Clock
+from bidplane.machinery.informer import Informer
+
+PlaneHandler = Callable[[str, EventType, Object], None]
+
+
+class PlaneReference(msgspec.Struct, frozen=True):
+    uid: str
+    url: str
+
+
+class PlaneDriver(Protocol):
+    """Makes and ends planes."""
+
+    async def ensure(self, name: str) -> PlaneReference:
+        """The plane of that name, made if it is not there."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Nothing of it is left, and its credentials are dead; no error if it is not there."""
+        ...
+
+    def client(self, name: str) -> Client: ...
+
+
+class PlaneCache:
+    """One plane: a client to write with, and informers to read from."""
+
+    def __init__(self, name: str, client: Client, kinds: Sequence[Kind], clock: Clock) -> None:
+        self.name = name
+        self.client = client
+        self._informers = {kind: Informer(client, kind, clock=clock) for kind in kinds}
+
+    def __getitem__(self, kind: Kind) -> Informer:
+        return self._informers[kind]
+
+    @property
+    def synced(self) -> bool:
+        return all(informer.synced.is_set() for informer in self._informers.values())
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for informer in self._informers.values():
+                group.create_task(informer.run())
+
+    async def wait_synced(self) -> None:
+        for informer in self._informers.values():
+            await informer.synced.wait()
+
+
+class PlaneCaches:
+    """The open planes, by name."""
+
+    def __init__(self, driver: PlaneDriver, kinds: Sequence[Kind], *, clock: Clock) -> None:
+        self._driver = driver
+        self._kinds = tuple(kinds)
+        self._clock = clock
+        self._planes: dict[str, PlaneCache] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._handlers: list[tuple[Kind, PlaneHandler]] = []
+        self._opened: list[Callable[[str], None]] = []
+
+    def on_change(self, kind: Kind, handler: PlaneHandler) -> None:
+        """Must be called before the first plane is opened."""
+        self._handlers.append((kind, handler))
+
+    def on_open(self, handler: Callable[[str], None]) -> None:
+        """Called with a plane's name once its caches are true."""
+        self._opened.append(handler)
+
+    def get(self, name: str) -> PlaneCache | None:
+        """The plane, once its caches are true; None before that, and after `close`."""
+        plane = self._planes.get(name)
+        return plane if plane is not None and plane.synced else None
+
+    def open(self, name: str) -> None:
+        if name in self._planes:
+            return
+        plane = PlaneCache(name, self._driver.client(name), self._kinds, self._clock)
+        for kind, handler in self._handlers:
+            plane[kind].on_change(
+                lambda event, obj, handler=handler: handler(name, event, obj)  # type: ignore[misc]
+            )
+        self._planes[name] = plane
+        self._tasks[name] = asyncio.create_task(self._follow(plane), name=f"plane {name}")
+
+    async def close(self, name: str) -> None:
+        """Stop following; returns when nothing of it runs any more."""
+        self._planes.pop(name, None)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def close_all(self) -> None:
+        for name in list(self._planes):
+            await self.close(name)
+
+    async def _follow(self, plane: PlaneCache) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(plane.run())
+            await plane.wait_synced()
+            for handler in self._opened:
+                handler(plane.name)
