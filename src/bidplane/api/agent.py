@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -17,7 +18,7 @@ DEFAULT_MAX_PRICE = "1.00"
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     owner: str  # who answers for it; caps and compensation are counted per owner
     team: str = ""
-    priority: int = 1  # multiplies the refill
+    priority: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1  # multiplies the refill
     refill: str = "0"  # credits granted each hour, before priority
     carry_over: str = ""  # most the refill may let the wallet hold; "" is twice one refill
     max_price: str = DEFAULT_MAX_PRICE  # for pods that name no price of their own

@@ -9,6 +9,7 @@ part in every round, until it wins, is refused, or is deleted.
 from __future__ import annotations
 
 import enum
+from typing import Annotated
 
 import msgspec
 
@@ -34,7 +35,7 @@ class BidReason(enum.StrEnum):
 
 
 class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    gpus: int
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     max_price: str  # credits per GPU-hour
     pool: str = ""  # "" lets the exchange choose
 

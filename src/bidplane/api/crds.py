@@ -1,0 +1,197 @@
+"""
+Our kinds as CustomResourceDefinitions, made from the structs.
+
+The structs are the schema: a field added there is served, validated and shown without
+being written down again. Installed in Bidplane's own planes and on a real cluster alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from bidplane.api import kinds
+from bidplane.api.agent import AgentSpec, AgentStatus
+from bidplane.api.bid import BidSpec, BidStatus
+from bidplane.api.kinds import Kind
+from bidplane.api.lease import LeaseSpec, LeaseStatus
+from bidplane.api.pool import PoolSpec, PoolStatus
+
+# Conditions are appended to by parts that do not own the rest of a status.
+_CONDITIONS: dict[str, Any] = {
+    "type": "array",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+    "items": {
+        "type": "object",
+        "required": ["type", "status"],
+        "properties": {
+            name: {"type": "string"}
+            for name in ("type", "status", "reason", "message", "lastTransitionTime")
+        },
+    },
+}
+
+Column = tuple[str, str, str, int]  # name, type, JSON path, priority
+
+_AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
+
+
+def all_crds() -> list[dict[str, Any]]:
+    """Every CRD, in the order to install them."""
+    return [
+        _crd(
+            kinds.AGENT,
+            AgentSpec,
+            AgentStatus,
+            [],
+            [
+                ("Phase", "string", ".status.phase", 0),
+                ("Priority", "integer", ".spec.priority", 0),
+                ("Refill", "string", ".spec.refill", 0),
+                ("Owner", "string", ".spec.owner", 0),
+                ("Plane", "string", ".status.plane", 1),
+                _AGE,
+            ],
+        ),
+        _crd(
+            kinds.POOL,
+            PoolSpec,
+            PoolStatus,
+            [],
+            [
+                ("Product", "string", ".spec.product", 0),
+                ("Devices", "integer", ".status.devices", 0),
+                ("Leased", "integer", ".status.leased", 0),
+                ("Price", "string", ".status.price", 0),
+                ("Floor", "string", ".spec.floorPrice", 1),
+                _AGE,
+            ],
+        ),
+        _crd(
+            kinds.BID,
+            BidSpec,
+            BidStatus,
+            [],
+            [
+                ("GPUs", "integer", ".spec.gpus", 0),
+                ("Max-Price", "string", ".spec.maxPrice", 0),
+                ("Phase", "string", ".status.phase", 0),
+                ("Reason", "string", ".status.reason", 0),
+                ("To-Win", "string", ".status.priceToWin", 0),
+                ("Lease", "string", ".status.lease", 1),
+                ("Message", "string", ".status.message", 1),
+                _AGE,
+            ],
+        ),
+        _crd(
+            kinds.GPU_LEASE,
+            LeaseSpec,
+            LeaseStatus,
+            ["lease", "leases"],
+            [
+                ("Phase", "string", ".status.phase", 0),
+                ("Node", "string", ".spec.node", 0),
+                ("Price", "string", ".status.price", 0),
+                ("Charged", "string", ".status.charged", 0),
+                ("Reclaim-At", "string", ".status.reclaimAt", 0),
+                ("Agent", "string", ".spec.agent", 1),
+                _AGE,
+            ],
+        ),
+    ]
+
+
+def _crd(
+    kind: Kind,
+    spec: type[msgspec.Struct],
+    status: type[msgspec.Struct],
+    short_names: list[str],
+    columns: list[Column],
+) -> dict[str, Any]:
+    status_schema = schema_of(spec=status)
+    status_schema["properties"]["conditions"] = _CONDITIONS
+    names = {"kind": kind.kind, "plural": kind.plural, "singular": kind.kind.lower()}
+    return {
+        "apiVersion": kinds.CRD.api_version,
+        "kind": kinds.CRD.kind,
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced" if kind.namespaced else "Cluster",
+            "names": names
+            | {
+                "listKind": f"{kind.kind}List",
+                "categories": ["bidplane"],
+                **({"shortNames": short_names} if short_names else {}),
+            },
+            "versions": [
+                {
+                    "name": kind.version,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [_column(column) for column in columns],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "type": "object",
+                            "required": ["spec"],
+                            "properties": {"spec": schema_of(spec=spec), "status": status_schema},
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    name, type_, path, priority = column
+    return {"name": name, "type": type_, "jsonPath": path, "priority": priority}
+
+
+def schema_of(*, spec: type[msgspec.Struct]) -> dict[str, Any]:
+    """The structural schema of a struct."""
+    info = inspect.type_info(spec)
+    assert isinstance(info, inspect.StructType)
+    return _struct(info)
+
+
+def _struct(info: inspect.StructType) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": {}}
+    required = [field.encode_name for field in info.fields if field.required]
+    for field in info.fields:
+        schema["properties"][field.encode_name] = _field(field)
+    if required:
+        schema["required"] = required
+    return schema
+
+
+def _field(field: inspect.Field) -> dict[str, Any]:
+    schema = _type(field.type)
+    # An empty default says "not given"; writing it into every object helps nobody.
+    if field.default is not msgspec.NODEFAULT and field.default not in ("", False):
+        schema["default"] = field.default
+    return schema
+
+
+def _type(info: inspect.Type) -> dict[str, Any]:
+    match info:
+        case inspect.StrType():
+            return {"type": "string"}
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType(ge=lowest, le=highest):
+            bounds = {"minimum": lowest, "maximum": highest}
+            return {"type": "integer", "format": "int64"} | {
+                key: value for key, value in bounds.items() if value is not None
+            }
+        case inspect.EnumType(cls=cls):
+            return {"type": "string", "enum": [member.value for member in cls]}
+        case inspect.ListType(item_type=item):
+            return {"type": "array", "items": _type(item)}
+        case inspect.StructType():
+            return _struct(info)
+    raise TypeError(f"no schema for {info}")
