@@ -1,0 +1,43 @@
+"""
+Tables of facts about Kubernetes' own kinds, recorded from a real server; README.md describes them.
+
+Each is read once, when first asked for, and shared: treat what is returned as frozen.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+from importlib import resources as package
+from typing import Any
+
+import msgspec
+
+
+def _read(name: str) -> dict[str, Any]:
+    folder = package.files(__name__)
+    plain = folder / name
+    if plain.is_file():
+        content = plain.read_bytes()
+    else:
+        # The generators compress a table past a size.
+        content = gzip.decompress((folder / f"{name}.gz").read_bytes())
+    return msgspec.json.decode(content, type=dict[str, Any])
+
+
+@functools.cache
+def resources() -> dict[str, Any]:
+    """`release`, `groups` and `resources`: what discovery and Table headers say."""
+    return _read("resources.json")
+
+
+@functools.cache
+def schemas() -> dict[str, Any]:
+    """`release`, `kinds` (apiVersion/Kind → definition) and `definitions`."""
+    return _read("schemas.json")
+
+
+@functools.cache
+def protobuf() -> dict[str, Any]:
+    """`release`, `kinds` (apiVersion/Kind → message) and `messages`."""
+    return _read("protobuf.json")
