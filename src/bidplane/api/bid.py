@@ -17,6 +17,7 @@ import msgspec
 class BidPhase(enum.StrEnum):
     WAITING = "Waiting"  # took part in a round and did not win; stands
     WON = "Won"  # `status.lease` names what it won
+    ENDED = "Ended"  # what it won was released; a bid wins once
     REFUSED = "Refused"  # cannot win as it is; `status.message` says what to change
 
 
@@ -24,6 +25,7 @@ class BidReason(enum.StrEnum):
     """Why a bid is where it is. These reach the user unchanged, as a pod's reason."""
 
     WON = "Won"
+    RELEASED = "Released"  # the lease it won is over
     OUTBID = "Outbid"  # others value the GPUs more; priceToWin says what would have won
     BELOW_RESERVE = "BelowReserve"  # below the pool's base price
     NO_FREE_BLOCK = "NoFreeBlock"  # no price wins now: what is in the way cannot be reclaimed

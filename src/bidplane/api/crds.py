@@ -90,7 +90,7 @@ def all_crds() -> list[dict[str, Any]]:
             kinds.GPU_LEASE,
             LeaseSpec,
             LeaseStatus,
-            ["lease", "leases"],
+            ["glease"],
             [
                 ("Phase", "string", ".status.phase", 0),
                 ("Node", "string", ".spec.node", 0),

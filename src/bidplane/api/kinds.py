@@ -7,7 +7,13 @@ ours are in the group `bidplane.dev`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
+
+# A Kubernetes object as JSON has it. Read-only by type: what a cache hands out is shared.
+Object = Mapping[str, Any]
 
 GROUP = "bidplane.dev"
 VERSION = "v1alpha1"
@@ -36,6 +42,7 @@ POD = Kind("", "v1", "Pod", "pods")
 CONFIG_MAP = Kind("", "v1", "ConfigMap", "configmaps")
 SECRET = Kind("", "v1", "Secret", "secrets")
 SERVICE_ACCOUNT = Kind("", "v1", "ServiceAccount", "serviceaccounts")
+POD_TEMPLATE = Kind("", "v1", "PodTemplate", "podtemplates")
 EVENT = Kind("", "v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io", "v1", "Lease", "leases")
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", namespaced=False)

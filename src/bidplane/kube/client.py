@@ -9,14 +9,15 @@ types are read-only: to change an object, send a patch, or a copy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol
 
 import msgspec
 
-from bidplane.api.kinds import Kind
+from bidplane.api.kinds import Kind, Object
 
-Object = Mapping[str, Any]
+__all__ = ["Client", "EventType", "Listing", "Object", "WatchEvent"]
+
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 

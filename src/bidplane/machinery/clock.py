@@ -37,3 +37,8 @@ def rfc3339(seconds: float) -> str:
 def rfc3339_micro(seconds: float) -> str:
     """A metav1.MicroTime."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_rfc3339(text: str) -> float:
+    """Seconds since the epoch; raises ValueError for what is no time."""
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

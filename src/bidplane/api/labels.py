@@ -1,0 +1,37 @@
+"""The labels, annotations, taints and finalizers Bidplane reads and writes, in one place."""
+
+from __future__ import annotations
+
+# What people write on their pods.
+MAX_PRICE = "bidplane.dev/max-price"  # credits per GPU-hour
+POOL = "bidplane.dev/pool"
+GPU_RESOURCE = "nvidia.com/gpu"
+
+# What a simulated node reads from a pod, in place of running its image.
+SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"
+SIMULATED_EXIT_CODE = "bidplane.dev/simulated-exit-code"
+SIMULATED_SHUTDOWN_SECONDS = "bidplane.dev/simulated-shutdown-seconds"
+
+# Who an object on the host belongs to, and what it is called in the agent's plane.
+AGENT = "bidplane.dev/agent"
+PLANE_NAMESPACE = "bidplane.dev/plane-namespace"
+PLANE_NAME = "bidplane.dev/plane-name"
+PLANE_UID = "bidplane.dev/plane-uid"
+
+# In an agent's plane.
+LEASE = "bidplane.dev/lease"
+POD_NAME = "bidplane.dev/pod-name"
+POD_UID = "bidplane.dev/pod-uid"
+EVICTIONS = "bidplane.dev/evictions"
+REQUEUE = "bidplane.dev/requeue"
+RECLAIM_TAINT = "bidplane.dev/reclaim"
+
+# Finalizers, each named after the part that removes it.
+PLANE_FINALIZER = "bidplane.dev/plane"
+WALLET_FINALIZER = "bidplane.dev/wallet"
+LEASE_FINALIZER = "bidplane.dev/lease"
+
+# Attributes of devices in ResourceSlices.
+PRODUCT_ATTRIBUTE = "productName"
+LINK_DOMAIN_ATTRIBUTE = "bidplane.dev/linkDomain"
+DEVICE_CLASS = "gpu.bidplane.dev"

@@ -1,0 +1,110 @@
+"""
+What a pod asks for, and at what price.
+
+Reads the ways people already ask for GPUs, and our annotations. Anything that cannot be
+read is a named problem with the field it is in, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.agent import name_problem
+from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
+from bidplane.api.money import parse_credits, parse_price
+
+
+class Ask(msgspec.Struct, frozen=True):
+    gpus: int
+    max_price: str  # "" takes the agent's
+    pool: str
+
+
+def ask_of(pod: Object) -> Ask:
+    """The ask of an admitted pod; raises ValueError for one that was not admitted."""
+    annotations = pod["metadata"].get("annotations") or {}
+    return Ask(
+        gpus=_gpus(pod["spec"]),
+        max_price=annotations.get(labels.MAX_PRICE, ""),
+        pool=annotations.get(labels.POOL, ""),
+    )
+
+
+def problems(kind: Kind, obj: Object) -> list[str]:
+    """What is wrong with an object that asks or grants, one sentence each."""
+    match kind:
+        case _ if kind == POD:
+            return list(_pod_problems(obj))
+        case _ if kind == AGENT:
+            return list(_agent_problems(obj))
+        case _ if kind == BID:
+            return list(_bad_price("spec.maxPrice", obj["spec"].get("maxPrice", "")))
+        case _ if kind == POOL:
+            return list(_bad_price("spec.floorPrice", obj["spec"].get("floorPrice", "")))
+    return []
+
+
+def _pod_problems(pod: Object) -> Iterator[str]:
+    annotations = pod["metadata"].get("annotations") or {}
+    price = annotations.get(labels.MAX_PRICE)
+    if price is not None:
+        yield from _bad_price(f"metadata.annotations[{labels.MAX_PRICE}]", price)
+    try:
+        _gpus(pod["spec"])
+    except ValueError as error:
+        yield str(error)
+
+
+def _agent_problems(agent: Object) -> Iterator[str]:
+    problem = name_problem(agent["metadata"].get("name", ""))
+    if problem:
+        yield f"metadata.name: {problem}"
+    spec = agent["spec"]
+    for field in ("refill", "carryOver"):
+        if spec.get(field):
+            try:
+                parse_credits(spec[field])
+            except ValueError as error:
+                yield f"spec.{field}: {error}"
+    if spec.get("maxPrice"):
+        yield from _bad_price("spec.maxPrice", spec["maxPrice"])
+
+
+def _bad_price(field: str, text: str) -> Iterator[str]:
+    try:
+        parse_price(text)
+    except ValueError as error:
+        yield f"{field}: {error}"
+
+
+def _gpus(spec: Object) -> int:
+    """
+    The GPUs a pod needs at once.
+
+    Init containers run before the others, so the pod needs the larger of the two.
+    """
+    together = sum(_limit(f"spec.containers[{i}]", c) for i, c in _each(spec, "containers"))
+    before = [_limit(f"spec.initContainers[{i}]", c) for i, c in _each(spec, "initContainers")]
+    return max([together, *before])
+
+
+def _each(spec: Object, field: str) -> Iterator[tuple[int, Any]]:
+    return enumerate(spec.get(field) or ())
+
+
+def _limit(path: str, container: Object) -> int:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    value = limits.get(labels.GPU_RESOURCE, requests.get(labels.GPU_RESOURCE, "0"))
+    field = f"{path}.resources.limits[{labels.GPU_RESOURCE}]"
+    try:
+        count = int(str(value))
+    except ValueError:
+        raise ValueError(f"{field}: {value!r} is not a whole number of GPUs") from None
+    if count < 0:
+        raise ValueError(f"{field}: {count} is less than zero")
+    return count

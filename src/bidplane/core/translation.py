@@ -1,0 +1,228 @@
+"""
+A plane's objects as they are on the host.
+
+On the host every agent has one namespace, so a name there carries the plane's namespace
+and name. The map is one way: the way back is in the annotations. Names never collide,
+because a hash of the pair ends each of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.agent import host_namespace
+from bidplane.api.kinds import CONFIG_MAP, SECRET, Kind, Object
+
+_LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
+_HASH_DIGITS = 8
+
+
+def host_name(namespace: str, name: str) -> str:
+    """`("default", "train")` → `train-x-default-3f9a21bc`."""
+    digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:_HASH_DIGITS]
+    readable = f"{name}-x-{namespace}".replace(".", "-")
+    return f"{readable[: _LONGEST_NAME - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def origin(obj: Object) -> tuple[str, str] | None:
+    """The plane's namespace and name of an object on the host, if it came from a plane."""
+    annotations = obj["metadata"].get("annotations") or {}
+    if labels.PLANE_NAME not in annotations:
+        return None
+    return annotations[labels.PLANE_NAMESPACE], annotations[labels.PLANE_NAME]
+
+
+def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
+    """Metadata of the host's copy: the user's labels and annotations, and who it is."""
+    metadata = obj["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    return {
+        "name": host_name(namespace, name),
+        "namespace": host_namespace(agent),
+        "labels": {**(metadata.get("labels") or {}), labels.AGENT: agent},
+        "annotations": {
+            **(metadata.get("annotations") or {}),
+            labels.PLANE_NAMESPACE: namespace,
+            labels.PLANE_NAME: name,
+            labels.PLANE_UID: metadata["uid"],
+        },
+    }
+
+
+def host_bid(agent: str, bid: Object) -> dict[str, Any]:
+    return {
+        "apiVersion": bid["apiVersion"],
+        "kind": bid["kind"],
+        "metadata": host_metadata(agent, bid),
+        "spec": bid["spec"],
+    }
+
+
+def host_config(agent: str, obj: Object) -> dict[str, Any]:
+    """A ConfigMap or Secret that a pod names."""
+    content = {
+        key: value
+        for key, value in obj.items()
+        if key in ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
+    }
+    return {**content, "metadata": host_metadata(agent, obj)}
+
+
+def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
+    """The pod as the host runs it: on the lease's node, with the lease's devices claimed."""
+    namespace = pod["metadata"]["namespace"]
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        # The plane's service accounts, scheduler and priorities mean nothing on the host.
+        if key
+        not in (
+            "nodeName",
+            "nodeSelector",
+            "affinity",
+            "tolerations",
+            "schedulerName",
+            "serviceAccount",
+            "serviceAccountName",
+            "priority",
+            "priorityClassName",
+            "preemptionPolicy",
+        )
+    }
+    for field in ("containers", "initContainers"):
+        if spec.get(field):
+            spec[field] = [_host_container(namespace, container) for container in spec[field]]
+    if spec.get("volumes"):
+        spec["volumes"] = [_host_volume(namespace, volume) for volume in spec["volumes"]]
+    if spec.get("imagePullSecrets"):
+        spec["imagePullSecrets"] = [
+            {"name": host_name(namespace, secret["name"])} for secret in spec["imagePullSecrets"]
+        ]
+    spec["nodeName"] = lease["spec"]["node"]
+    spec["automountServiceAccountToken"] = False
+    spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": lease["metadata"]["name"]}]
+    metadata = host_metadata(agent, pod)
+    metadata["labels"][labels.LEASE] = lease["metadata"]["name"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The claim that pins a lease's devices, and its status: the exchange has placed it."""
+    spec = lease["spec"]
+    name = lease["metadata"]["name"]
+    exactly = {
+        "deviceClassName": labels.DEVICE_CLASS,
+        "allocationMode": "ExactCount",
+        "count": len(spec["devices"]),
+    }
+    claim = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "name": name,
+            "namespace": host_namespace(agent),
+            "labels": {labels.AGENT: agent, labels.LEASE: name},
+        },
+        "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
+    }
+    results = [
+        {
+            "request": "gpus",
+            "driver": device["driver"],
+            "pool": device["pool"],
+            "device": device["name"],
+        }
+        for device in spec["devices"]
+    ]
+    on_node = {"key": "metadata.name", "operator": "In", "values": [spec["node"]]}
+    status = {
+        "allocation": {
+            "devices": {"results": results},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [on_node]}]},
+        }
+    }
+    return claim, status
+
+
+def references(pod: Object) -> list[tuple[Kind, str]]:
+    """The ConfigMaps and Secrets a pod names, each once, in the order they appear."""
+    return list(dict.fromkeys(_references(pod["spec"])))
+
+
+def _references(spec: Object) -> Iterator[tuple[Kind, str]]:
+    for field in ("initContainers", "containers"):
+        for container in spec.get(field) or ():
+            for source in container.get("envFrom") or ():
+                yield from _named(source, "configMapRef", "secretRef")
+            for variable in container.get("env") or ():
+                yield from _named(
+                    variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef"
+                )
+    for volume in spec.get("volumes") or ():
+        if "configMap" in volume:
+            yield CONFIG_MAP, volume["configMap"]["name"]
+        if "secret" in volume:
+            yield SECRET, volume["secret"]["secretName"]
+        for source in (volume.get("projected") or {}).get("sources") or ():
+            yield from _named(source, "configMap", "secret")
+    for secret in spec.get("imagePullSecrets") or ():
+        yield SECRET, secret["name"]
+
+
+def _named(source: Object, config_map: str, secret: str) -> Iterator[tuple[Kind, str]]:
+    if config_map in source:
+        yield CONFIG_MAP, source[config_map]["name"]
+    if secret in source:
+        yield SECRET, source[secret]["name"]
+
+
+def _host_container(namespace: str, container: Object) -> dict[str, Any]:
+    resources = dict(container.get("resources") or {})
+    asked = False
+    for field in ("limits", "requests"):
+        if resources.get(field):
+            asked |= labels.GPU_RESOURCE in resources[field]
+            resources[field] = {
+                key: value for key, value in resources[field].items() if key != labels.GPU_RESOURCE
+            }
+    if asked:
+        resources["claims"] = [{"name": "gpus"}]
+    result = {**container, "resources": resources}
+    if container.get("env"):
+        result["env"] = [
+            {**variable, "valueFrom": _renamed(namespace, variable["valueFrom"])}
+            if variable.get("valueFrom")
+            else variable
+            for variable in container["env"]
+        ]
+    if container.get("envFrom"):
+        result["envFrom"] = [_renamed(namespace, source) for source in container["envFrom"]]
+    return result
+
+
+def _host_volume(namespace: str, volume: Object) -> dict[str, Any]:
+    result = _renamed(namespace, volume)
+    if "projected" in volume:
+        sources = [_renamed(namespace, s) for s in volume["projected"].get("sources") or ()]
+        result["projected"] = {**volume["projected"], "sources": sources}
+    return result
+
+
+def _renamed(namespace: str, source: Object) -> dict[str, Any]:
+    """`source` with the ConfigMap or Secret it names called as on the host."""
+    result = dict(source)
+    for key in (
+        "configMap",
+        "configMapRef",
+        "configMapKeyRef",
+        "secret",
+        "secretRef",
+        "secretKeyRef",
+    ):
+        if key in source:
+            field = "secretName" if "secretName" in source[key] else "name"
+            result[key] = {**source[key], field: host_name(namespace, source[key][field])}
+    return result
