@@ -1,0 +1,41 @@
+"""
+The market: what is for sale, who asks, who wins, and what a winner pays.
+
+Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
+`clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
+`round` (all of it, one lot at a time), then `prices`, `routing`, `explain` and `metering`.
+"""
+
+from __future__ import annotations
+
+from bidplane.core.market.model import (
+    Ask,
+    Displaced,
+    Domain,
+    Incumbent,
+    Kept,
+    Lost,
+    Lot,
+    LotResult,
+    RoundInput,
+    RoundResult,
+    Won,
+    block_size,
+)
+from bidplane.core.market.round import clear_round
+
+__all__ = [
+    "Ask",
+    "Displaced",
+    "Domain",
+    "Incumbent",
+    "Kept",
+    "Lost",
+    "Lot",
+    "LotResult",
+    "RoundInput",
+    "RoundResult",
+    "Won",
+    "block_size",
+    "clear_round",
+]

@@ -1,0 +1,96 @@
+"""
+Who wins a lot, and what each winner pays: greedy with skip, critical prices.
+
+Contestants are taken in the order of their key (price × weight). Each is accepted if it
+fits beside those accepted before it, else it is rejected and the next is tried.
+
+A winner pays its *critical price*: the least it could have bid and still won. Let e be
+a contestant rejected after winner i, and A the accepted set that e met. If A − i + e
+fits, then without i, e would have got in; and with e in, i no longer fits, because
+A + e did not. So i must stay ahead of the first such e, and of no other: the ones
+before it would be rejected without i too. This needs nothing of `Room` but that every
+subset of a fitting set fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from bidplane.core.market.model import ONE
+from bidplane.core.market.room import Block, Room
+
+
+class Contestant(NamedTuple):
+    """A bid or a running lease, as clearing sees it."""
+
+    id: str
+    block: Block
+    price: int
+    weight: int
+    tie: int
+    reserve: int  # the least it may be charged
+
+    @property
+    def key(self) -> int:
+        return self.price * self.weight
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """Smaller goes first. Total: ids are unique, so input order never matters."""
+        return (-self.key, self.tie, self.id)
+
+    def price_ahead_of(self, other: Contestant) -> int:
+        """The least price with which this one would rank before `other`."""
+        price, remainder = divmod(other.key, self.weight)
+        wins_ties = (self.tie, self.id) < (other.tie, other.id)
+        return price if remainder == 0 and wins_ties else price + 1
+
+
+class Clearing:
+    """The outcome for one lot. Built by `clear`; asks what-if questions of itself."""
+
+    def __init__(self, start: Room) -> None:
+        self._start = start
+        self.room = start  # what is left after everybody accepted
+        self.accepted: list[Contestant] = []  # in rank order
+        self.rejected: list[tuple[Contestant, Room]] = []  # in rank order, with what each met
+
+    def critical_price(self, winner: Contestant) -> int:
+        """The least `winner` could have bid and still won; never below its reserve."""
+        for rival, met in self.rejected:
+            if rival.rank > winner.rank and met.give(winner.block).fits(rival.block):
+                return max(winner.reserve, winner.price_ahead_of(rival))
+        return winner.reserve
+
+    def price_to_win(self, outsider: Contestant) -> int | None:
+        """The least that `outsider`, which is not accepted, would have won with."""
+        if not self._start.fits(outsider.block):
+            return None
+        room = self._start
+        for winner in self.accepted:
+            room = room.take(winner.block)
+            if not room.fits(outsider.block):
+                return max(outsider.reserve, outsider.price_ahead_of(winner))
+        return outsider.reserve  # it fits beside all of them: only its reserve kept it out
+
+    def posted_price(self, reserve: int) -> int:
+        """What one more GPU would have cost a newcomer."""
+        newcomer = Contestant("\U0010ffff", Block(1), 0, ONE, 1 << 63, reserve)
+        price = self.price_to_win(newcomer)
+        if price is not None:
+            return price
+        # Nothing can be had at any price; the dearest winner says what it is worth.
+        return max((self.critical_price(c) for c in self.accepted), default=reserve)
+
+
+def clear(free: dict[str, int], contestants: Iterable[Contestant]) -> Clearing:
+    """`free`: by domain, the GPUs that the contestants compete for."""
+    result = Clearing(Room(free))
+    for contestant in sorted(contestants, key=lambda c: c.rank):
+        if result.room.fits(contestant.block):
+            result.accepted.append(contestant)
+            result.room = result.room.take(contestant.block)
+        else:
+            result.rejected.append((contestant, result.room))
+    return result

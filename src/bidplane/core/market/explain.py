@@ -1,0 +1,48 @@
+"""Why a bid lost, in one sentence an agent can act on."""
+
+from __future__ import annotations
+
+from bidplane.api.bid import BidReason
+from bidplane.api.money import format_credits
+from bidplane.core.market.model import CHAIN, Lost
+
+
+def explain(loss: Lost) -> str:
+    offered = format_credits(loss.price)
+    to_win = "" if loss.price_to_win is None else format_credits(loss.price_to_win)
+    match loss.reason:
+        case BidReason.OUTBID:
+            return f"{offered} was not enough; {to_win} would have won"
+        case BidReason.BELOW_RESERVE if to_win:
+            return f"{offered} is below what {loss.lot} sells for; {to_win} would have won"
+        case BidReason.BELOW_RESERVE:
+            return (
+                f"{offered} is below what {loss.lot} sells for, and no price would have won now:"
+                f" no block of {loss.gpus} can be freed"
+            )
+        case BidReason.NO_FREE_BLOCK:
+            return (
+                f"no price would have won now: no block of {loss.gpus} GPUs in {loss.lot} is free"
+                " or can be freed; the bid stands"
+            )
+        case BidReason.WALLET_TOO_SMALL:
+            return (
+                f"the wallet is {format_credits(loss.short)} credits short of what this bid must"
+                " hold; fund it, bid less, or wait for its refill"
+            )
+        case BidReason.LARGER_THAN_EVERY_DOMAIN:
+            return (
+                "no link domain is that large"
+                f" (blocks of up to {CHAIN[0]} GPUs are sold, each inside one domain); ask for less"
+            )
+        case BidReason.NO_SUCH_POOL:
+            return "there is no such pool; name another, or none to let the exchange choose"
+        case BidReason.NO_DEVICES:
+            return "nothing is for sale there yet: no node has published a device for the pool"
+        case reason:
+            return str(reason)
+
+
+def explain_win(gpus_asked: int, gpus_sold: int, price: int, lot: str) -> str:
+    surplus = f" (asked for {gpus_asked})" if gpus_sold != gpus_asked else ""
+    return f"won {gpus_sold} GPUs{surplus} in {lot} at {format_credits(price)} per GPU-hour"

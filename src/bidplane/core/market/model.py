@@ -1,0 +1,141 @@
+"""
+The nouns of a round. All frozen, all plain data: a round's input can be saved as JSON
+and cleared again, years later, to the same result.
+
+Money is integer micro-credits; a price is micro-credits per GPU-hour.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bidplane.api.bid import BidReason
+
+CHAIN = (8, 4, 2, 1)  # block sizes; each divides the one before, which makes counters exact
+ONE = 1024  # a rank weight of 1.0
+
+
+def block_size(gpus: int) -> int | None:
+    """The block an ask is sold as: the next size of the chain, or None above the largest."""
+    return min((size for size in CHAIN if size >= gpus), default=None)
+
+
+class Domain(msgspec.Struct, frozen=True, kw_only=True):
+    """GPUs joined by one link (NVLink, or PCIe at full width). A block lives inside one."""
+
+    name: str
+    size: int  # every device in it, whoever holds them
+    free: tuple[str, ...]  # devices nobody holds
+
+
+class Lot(msgspec.Struct, frozen=True, kw_only=True):
+    """Devices that are alike for a buyer: the devices of one product in one pool."""
+
+    name: str
+    base: int  # the reserve of new bids
+    posted: int  # what one more GPU cost in the last round; bids without a pool are routed by it
+    fund: int  # credits from which displaced leases can be compensated
+    domains: tuple[Domain, ...]
+
+    @property
+    def devices(self) -> int:
+        return sum(domain.size for domain in self.domains)
+
+    @property
+    def largest(self) -> int:
+        return max((domain.size for domain in self.domains), default=0)
+
+
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
+    """A bid as the market sees it."""
+
+    id: str
+    agent: str
+    owner: str
+    gpus: int  # as asked; sold as the next block size up
+    price: int  # the most it will pay per GPU-hour
+    lot: str = ""  # "" is routed
+    weight: int = ONE
+    tie: int = 0  # smaller is earlier
+    hold: dict[str, int] = {}  # by lot: what must be held if it wins there
+
+
+class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
+    """A running lease that others may displace. It cannot move, so it competes in place."""
+
+    id: str
+    agent: str
+    owner: str
+    lot: str
+    domain: str
+    devices: tuple[str, ...]
+    price: int  # its bid: the most it will pay
+    weight: int  # carries what a restart would cost
+    reserve: int  # the lesser of the base price at its win and now: nobody rivals it, nobody evicts
+    compensation: int  # what it is owed if somebody else's agent displaces it
+    tie: int = 0
+
+    @property
+    def gpus(self) -> int:
+        return len(self.devices)
+
+
+class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
+    at: int  # milliseconds; the market does not look at it, a reader of the record does
+    lots: tuple[Lot, ...]
+    asks: tuple[Ask, ...] = ()
+    incumbents: tuple[Incumbent, ...] = ()
+    available: dict[str, int] = {}  # by agent: credits in its wallet that nothing holds
+
+
+class Won(msgspec.Struct, frozen=True, kw_only=True):
+    ask: str
+    lot: str
+    gpus: int  # the block's size
+    price: int  # the least it could have bid and still won
+    hold: int
+    minimum: int  # what it owes whatever it does: the compensation it caused
+    domain: str
+    devices: tuple[str, ...]
+    waits_for: tuple[str, ...] = ()  # displaced leases that still use some of the devices
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    ask: str
+    reason: BidReason
+    lot: str = ""
+    price: int = 0  # what it offered
+    gpus: int = 0  # the block it would have been sold
+    price_to_win: int | None = None  # None: no price would have won
+    short: int = 0  # WalletTooSmall: credits that are missing
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    lease: str
+    price: int  # what staying costs now
+
+
+class Displaced(msgspec.Struct, frozen=True, kw_only=True):
+    lease: str
+    compensation: int
+    by: tuple[str, ...]  # the asks that take its devices
+
+
+class LotResult(msgspec.Struct, frozen=True, kw_only=True):
+    lot: str
+    base: int
+    posted: int
+    devices: int
+    leased: int  # devices that are held by somebody after this round
+    unserved: int  # the highest price that was admitted and not served; 0 when all were
+    protected: tuple[str, ...] = ()  # leases the fund, or a preemptor's hold, could not displace
+
+
+class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a round decided, in an order that does not depend on the input's."""
+
+    won: tuple[Won, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    displaced: tuple[Displaced, ...] = ()
+    lots: tuple[LotResult, ...] = ()

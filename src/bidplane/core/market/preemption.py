@@ -1,0 +1,93 @@
+"""
+Running leases are contestable, not fragile.
+
+A running lease ranks above its bid by what its restart would cost, so that only a bid
+that is worth the interruption displaces it. What it then loses is paid back, from a
+fund that a levy on every rent feeds, and whoever displaced it owes at least that much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from bidplane.api.money import cost
+from bidplane.core.market.model import ONE, Ask, Incumbent
+from bidplane.core.placement import Seat
+
+# A newcomer must be 5 % better even if a restart were free: equal bids never swap places.
+HYSTERESIS_PERCENT = 5
+# An interruption must pay off within this many seconds of the better bid's running. 300
+# gave the most value in the model (research: "checkpoint on notice, τ = 300"); with
+# notice and restart of 30 s each a running lease ranks at 1.25 of its bid.
+PAYBACK_SECONDS = 300
+MOST_WEIGHT = 3 * ONE  # whatever a pool declares, a bid three times as high gets through
+
+LEVY_PERCENT = 5  # of every rent, into the pool's fund
+
+
+def incumbent_weight(notice_seconds: int, restart_seconds: int) -> int:
+    """
+    Depends on the pool's terms alone, never on how long ago the lease saved its work:
+    else agents would gain by not saving it.
+    """
+    restart_cost = ONE * (notice_seconds + restart_seconds) // PAYBACK_SECONDS
+    return min(MOST_WEIGHT, ONE + ONE * HYSTERESIS_PERCENT // 100 + restart_cost)
+
+
+def compensation(
+    *, price: int, gpus: int, notice_seconds: int, restart_seconds: int, paid: int
+) -> int:
+    """
+    What a displaced lease is owed: the time it loses, at its price; never more than the
+    rent it has paid, or else an agent could come only to be displaced.
+    """
+    return min(paid, cost(price, gpus, notice_seconds + restart_seconds))
+
+
+def levy(rent: int) -> int:
+    """The part of a rent that goes to the pool's fund."""
+    return rent * LEVY_PERCENT // 100
+
+
+def seed(floor_price: int, devices: int, notice_seconds: int, restart_seconds: int) -> int:
+    """
+    What the owner puts into a new pool's fund: every lease displaced once, at the floor
+    price. With an empty fund the first leases could not be displaced at any price.
+    """
+    return cost(floor_price, devices, notice_seconds + restart_seconds)
+
+
+def protected_by_fund(incumbents: Iterable[Incumbent], fund: int) -> set[str]:
+    """The leases that leave the contest, highest key first, until the fund covers the rest."""
+    ranked = sorted(incumbents, key=lambda i: (-i.price * i.weight, i.tie, i.id))
+    exposure = sum(i.compensation for i in ranked)
+    protected: set[str] = set()
+    for incumbent in ranked:
+        if exposure <= fund:
+            break
+        if incumbent.compensation:
+            protected.add(incumbent.id)
+            exposure -= incumbent.compensation
+    return protected
+
+
+def dues(
+    seats: Mapping[str, Seat], asks: Mapping[str, Ask], incumbents: Mapping[str, Incumbent]
+) -> dict[tuple[str, str], int]:
+    """
+    Who owes whom: by (ask, lease), the part of the lease's compensation that the ask
+    caused, in proportion to the devices it takes. None between agents of one owner, or
+    an owner with two agents could empty the fund by displacing itself.
+    """
+    takers: dict[str, dict[str, int]] = {}
+    for ask, seat in seats.items():
+        for lease, count in seat.taken_from.items():
+            takers.setdefault(lease, {})[ask] = count
+    owed: dict[tuple[str, str], int] = {}
+    for lease, counts in takers.items():
+        displaced = incumbents[lease]
+        for ask, count in counts.items():
+            foreign = asks[ask].owner != displaced.owner
+            share = displaced.compensation * count // sum(counts.values())
+            owed[ask, lease] = share if foreign else 0
+    return owed

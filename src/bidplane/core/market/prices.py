@@ -1,0 +1,45 @@
+"""
+The base price: the reserve of new bids. It rises with scarcity and falls while devices
+idle, a little each second, so that it says something about minutes and cannot be pumped
+within one round.
+
+It is a function of the last state that was written down and of the time since, so a
+quiet market needs no writing for its price to move.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+# One 32nd for a fully idle or fully scarce pool in 5 s: the gain that did not oscillate
+# in the model (an eighth did), spread over the seconds of the model's round.
+GAIN = 32 * 5
+SECONDS_MOST = 3600  # after an hour the price is at one of its ends in any case
+
+
+class BasePrice(msgspec.Struct, frozen=True, kw_only=True):
+    base: int
+    at: int  # milliseconds
+    devices: int
+    leased: int
+    unserved: int  # the highest price admitted and not served, 0 when all were
+
+
+def base_at(known: BasePrice, at: int, *, floor: int, target_percent: int) -> int:
+    """The base price at `at`, given how the market was when it was last written down."""
+    base = max(known.base, floor)
+    seconds = min((at - known.at) // 1000, SECONDS_MOST)
+    if known.devices == 0:
+        return base
+    # Both in hundredths of the pool, so that no fraction is lost.
+    used, target = 100 * known.leased, max(1, target_percent) * known.devices
+    # It falls to the floor while devices idle (a drop is rounded down, so it is at least
+    # one), and rises only while somebody who offers as much goes without.
+    lowest, highest = (floor, base) if used < target else (base, max(base, known.unserved))
+    for _ in range(seconds):
+        moved = base + base * (used - target) // (target * GAIN)
+        moved = min(max(moved, lowest), highest)
+        if moved == base:
+            break
+        base = moved
+    return base
