@@ -87,6 +87,11 @@ def is_live_on(pod: Object, node: str) -> bool:
     return pod["spec"].get("nodeName") == node and phase_of(pod) not in _FINISHED
 
 
+def is_deleted(obj: Object) -> bool:
+    """Whether its end was asked for; it may still be there for a while."""
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
 def phase_of(obj: Object) -> str:
     phase: str = (obj.get("status") or {}).get("phase", "")
     return phase

@@ -125,6 +125,14 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
             "name": name,
             "namespace": host_namespace(agent),
             "labels": {labels.AGENT: agent, labels.LEASE: name},
+            "ownerReferences": [
+                {
+                    "apiVersion": lease["apiVersion"],
+                    "kind": lease["kind"],
+                    "name": name,
+                    "uid": lease["metadata"]["uid"],
+                }
+            ],
         },
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
     }

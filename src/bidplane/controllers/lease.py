@@ -1,0 +1,247 @@
+"""
+Leases are nodes: carries each GPULease on the host into its agent's plane.
+
+While a lease is held, the plane has its mirror, and once its devices are free, a Node
+and a ResourceSlice. A notice is a taint, a condition and an Event, and evicts the pods
+with the time that is left. Deleting the mirror asks for release; the host's lease is
+deleted only when no pod uses the devices. When the host's lease is gone, so is all of it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
+from bidplane.api.lease import Phase
+from bidplane.core import leasenodes, requeue
+from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
+from bidplane.core.translation import origin
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.kube.client import EventType, Object
+from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.events import Recorder
+from bidplane.machinery.planes import PlaneCache, PlaneCaches
+
+Key = tuple[str, str]  # agent, lease
+
+
+class LeaseController:
+    def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
+        self._host = host
+        self._planes = planes
+        self._clock = clock
+        self._recorder = Recorder("bidplane-lease", clock=clock)
+        self.controller: Controller[Key] = Controller("lease", self.reconcile)
+        host[GPU_LEASE].on_change(self._host_changed)
+        host[POD].on_change(self._host_pod_changed)
+        planes.on_change(GPU_LEASE, self._mirror_changed)
+        planes.on_change(NODE, self._mirror_changed)
+        planes.on_change(POD, self._pod_changed)
+        planes.on_open(self._opened)
+
+    def _host_changed(self, event: EventType, lease: Object) -> None:
+        self.controller.add((lease["spec"]["agent"], lease["metadata"]["name"]))
+
+    def _host_pod_changed(self, event: EventType, pod: Object) -> None:
+        marks = pod["metadata"].get("labels") or {}
+        if event == "DELETED" and labels.LEASE in marks and labels.AGENT in marks:
+            self.controller.add((marks[labels.AGENT], marks[labels.LEASE]))
+
+    def _mirror_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        self.controller.add((plane, obj["metadata"]["name"]))
+
+    def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
+        node = pod["spec"].get("nodeName")
+        if node:
+            self.controller.add((plane, node))
+
+    def _opened(self, plane: str) -> None:
+        for lease in self._host[GPU_LEASE].items():
+            if lease["spec"]["agent"] == plane:
+                self.controller.add((plane, lease["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> float | None:
+        agent, name = key
+        plane = self._planes.get(agent)
+        if plane is None:
+            return None
+        lease = next(
+            (
+                lease
+                for lease in self._host[GPU_LEASE].items()
+                if lease["metadata"]["name"] == name and lease["spec"]["agent"] == agent
+            ),
+            None,
+        )
+        mirror = next((m for m in plane[GPU_LEASE].items() if m["metadata"]["name"] == name), None)
+        if lease is None or (lease.get("status") or {}).get("phase") == Phase.RELEASED:
+            await self._remove(plane, name, mirror)
+            return None
+        if not lease.get("status"):
+            return None  # the exchange writes it next
+        await self._show(plane, lease, mirror)
+        if mirror is not None and mirror["metadata"].get("deletionTimestamp"):
+            await self._release(plane, lease)
+        elif lease["status"]["phase"] == Phase.DRAINING:
+            await self._evict(plane, lease, lease["status"].get("reason", ""))
+        return None
+
+    async def _show(self, plane: PlaneCache, lease: Object, mirror: Object | None) -> None:
+        name = lease["metadata"]["name"]
+        if mirror is None:
+            with suppress(AlreadyExists):
+                mirror = await plane.client.create(
+                    GPU_LEASE,
+                    leasenodes.mirror(lease, self._namespace(lease)),
+                    self._namespace(lease),
+                )
+        if mirror is not None and mirror.get("status") != lease["status"]:
+            await plane.client.patch(
+                GPU_LEASE,
+                name,
+                {"status": lease["status"]},
+                mirror["metadata"]["namespace"],
+                subresource="status",
+            )
+        if lease["status"].get("ready", True):
+            await self._show_node(plane, lease)
+
+    async def _show_node(self, plane: PlaneCache, lease: Object) -> None:
+        name = lease["metadata"]["name"]
+        client = plane.client
+        node = plane[NODE].get(None, name)
+        if node is None:
+            with suppress(AlreadyExists):
+                await client.create(RESOURCE_SLICE, self._slice(lease))
+            host_node = self._host[NODE].get(None, lease["spec"]["node"])
+            with suppress(AlreadyExists):
+                node = await client.create(NODE, leasenodes.node(lease, host_node))
+        if node is None:
+            return
+        taints = leasenodes.taints(lease)
+        if (node["spec"].get("taints") or []) != taints:
+            node = await client.patch(NODE, name, {"spec": {"taints": taints or None}})
+        status = leasenodes.node_status(lease, now=rfc3339(self._clock.now()))
+        if _conditions(status) != _conditions(node.get("status") or {}):
+            await client.patch(NODE, name, {"status": status}, subresource="status")
+            if lease["status"]["phase"] == Phase.DRAINING:
+                await self._recorder.record(
+                    client, node, "ReclaimNotice", _notice(lease), type="Warning"
+                )
+
+    def _slice(self, lease: Object) -> dict[str, Any]:
+        devices = {
+            device["name"]: device
+            for slice_ in self._host[RESOURCE_SLICE].items()
+            if slice_["spec"].get("nodeName") == lease["spec"]["node"]
+            for device in slice_["spec"].get("devices") or ()
+        }
+        return leasenodes.resource_slice(lease, devices)
+
+    def _namespace(self, lease: Object) -> str:
+        reference = lease["spec"]["bid"]
+        bid = self._host[BID].get(reference["namespace"], reference["name"])
+        came_from = origin(bid) if bid is not None else None
+        return came_from[0] if came_from else "default"
+
+    async def _release(self, plane: PlaneCache, lease: Object) -> None:
+        """The mirror was deleted: end what runs, then give the devices back."""
+        await self._evict(plane, lease, "Released")
+        in_use = self._live_pods(plane, lease) or self._live_host_pods(lease)
+        if not in_use and not is_deleted(lease):
+            with suppress(NotFound):
+                await self._host.client.delete(
+                    GPU_LEASE, lease["metadata"]["name"], lease["metadata"]["namespace"]
+                )
+
+    async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> None:
+        for pod in self._live_pods(plane, lease):
+            metadata = pod["metadata"]
+            if metadata.get("deletionTimestamp"):
+                continue
+            if requeue.is_bare(pod):
+                # Nobody else would bring it back; keep its likeness before it goes.
+                with suppress(AlreadyExists):
+                    await plane.client.create(
+                        POD_TEMPLATE, requeue.template(pod), metadata["namespace"]
+                    )
+            await self._recorder.record(plane.client, pod, reason, _notice(lease), type="Warning")
+            with suppress(NotFound):
+                await plane.client.delete(
+                    POD,
+                    metadata["name"],
+                    metadata["namespace"],
+                    grace_seconds=self._grace(lease, pod),
+                    uid=metadata["uid"],
+                )
+
+    def _grace(self, lease: Object, pod: Object) -> int:
+        reclaim_at = lease["status"].get("reclaimAt")
+        if reclaim_at:
+            return max(1, int(parse_rfc3339(reclaim_at) - self._clock.now()))
+        grace: int = pod["spec"].get("terminationGracePeriodSeconds", 30)
+        return grace
+
+    def _live_pods(self, plane: PlaneCache, lease: Object) -> list[Object]:
+        name = lease["metadata"]["name"]
+        return [pod for pod in plane[POD].items() if is_live_on(pod, name)]
+
+    def _live_host_pods(self, lease: Object) -> list[Object]:
+        """What really uses the devices, though its original may have been deleted by force."""
+        name = lease["metadata"]["name"]
+        return [
+            pod
+            for pod in self._host[POD].items()
+            if (pod["metadata"].get("labels") or {}).get(labels.LEASE) == name
+            and phase_of(pod) not in ("Succeeded", "Failed")
+        ]
+
+    async def _remove(self, plane: PlaneCache, name: str, mirror: Object | None) -> None:
+        client = plane.client
+        if plane[NODE].get(None, name) is not None:
+            # A pod cannot outlive its node; on the host it is already gone.
+            for pod in plane[POD].items():
+                if is_live_on(pod, name):
+                    with suppress(NotFound):
+                        await client.delete(
+                            POD,
+                            pod["metadata"]["name"],
+                            pod["metadata"]["namespace"],
+                            grace_seconds=0,
+                            uid=pod["metadata"]["uid"],
+                        )
+            with suppress(NotFound):
+                await client.delete(RESOURCE_SLICE, name)
+            with suppress(NotFound):
+                await client.delete(NODE, name)
+        if mirror is not None:
+            metadata = mirror["metadata"]
+            with suppress(NotFound):
+                if not metadata.get("deletionTimestamp"):
+                    await client.delete(GPU_LEASE, name, metadata["namespace"])
+                await client.patch(
+                    GPU_LEASE, name, {"metadata": {"finalizers": None}}, metadata["namespace"]
+                )
+
+
+def _notice(lease: Object) -> str:
+    status = lease["status"]
+    until = status.get("reclaimAt")
+    if not until:
+        return "the lease was released"
+    paid = status.get("compensation")
+    return (
+        f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}: gone by {until}"
+        + (f"; {paid} credits of compensation" if paid else "")
+        + "; the pod bids again"
+    )
+
+
+_WHY = {"Outbid": "another agent outbid this lease", "Unfunded": "the wallet is empty"}
+
+
+def _conditions(status: Object) -> list[tuple[str, str, str]]:
+    return [(c["type"], c["status"], c.get("message", "")) for c in status.get("conditions") or ()]

@@ -1,0 +1,117 @@
+"""
+Every agent's scheduler: one reconciler, keyed by plane.
+
+Reads the plane's caches, lets `core/scheduling` decide, carries the plan out. Nothing is
+remembered between two looks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bidplane.api.agent import DEFAULT_MAX_PRICE
+from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD
+from bidplane.core import scheduling
+from bidplane.core.scheduling import (
+    BindPod,
+    CreateBid,
+    DeleteBid,
+    Explain,
+    Operation,
+    ReleaseLease,
+    Snapshot,
+)
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.kube.client import Client, Object
+from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.events import Recorder
+from bidplane.machinery.informer import Informer
+from bidplane.machinery.planes import PlaneCaches
+
+KINDS = (POD, BID, GPU_LEASE, NODE)
+
+
+class SchedulerController:
+    def __init__(self, agents: Informer, planes: PlaneCaches, *, clock: Clock) -> None:
+        self._agents = agents
+        self._planes = planes
+        self._clock = clock
+        self._recorder = Recorder("bidplane-scheduler", clock=clock)
+        self.controller = Controller("scheduler", self.reconcile)
+        for kind in KINDS:
+            planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
+        planes.on_open(self.controller.add)
+
+    async def reconcile(self, plane: str) -> float | None:
+        cache = self._planes.get(plane)
+        if cache is None:
+            return None
+        agent = self._agents.get(None, plane)
+        spec = agent["spec"] if agent is not None else {}
+        snapshot = Snapshot(
+            pods=cache[POD].items(),
+            bids=cache[BID].items(),
+            leases=cache[GPU_LEASE].items(),
+            nodes=cache[NODE].items(),
+            max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
+        )
+        for operation in scheduling.plan(snapshot):
+            await self._carry_out(cache.client, operation)
+        return None
+
+    async def _carry_out(self, client: Client, operation: Operation) -> None:
+        """Each operation is safe to repeat, and harmless when the cache was behind."""
+        try:
+            match operation:
+                case CreateBid(bid=bid):
+                    await client.create(BID, bid, bid["metadata"]["namespace"])
+                case DeleteBid(bid=bid):
+                    metadata = bid["metadata"]
+                    await client.delete(
+                        BID, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+                    )
+                case BindPod(pod=pod, node=node):
+                    metadata = pod["metadata"]
+                    await client.bind(
+                        metadata["namespace"], metadata["name"], node, uid=metadata["uid"]
+                    )
+                    await self._recorder.record(
+                        client, pod, "Scheduled", f"bound to {node}, the lease it won"
+                    )
+                case ReleaseLease(lease=lease):
+                    metadata = lease["metadata"]
+                    await client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
+                case Explain(pod=pod, reason=reason, message=message):
+                    await self._explain(client, pod, reason, message)
+        except (AlreadyExists, NotFound):
+            return
+
+    async def _explain(self, client: Client, pod: Object, reason: str, message: str) -> None:
+        conditions = list((pod.get("status") or {}).get("conditions") or ())
+        known = next((c for c in conditions if c["type"] == "PodScheduled"), None)
+        if known and (known.get("reason"), known.get("message")) == (reason, message):
+            return
+        condition: dict[str, Any] = {
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": (known or {}).get("lastTransitionTime")
+            or rfc3339(self._clock.now()),
+        }
+        others = [c for c in conditions if c["type"] != "PodScheduled"]
+        metadata = pod["metadata"]
+        await client.patch(
+            POD,
+            metadata["name"],
+            {
+                "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                "status": {"conditions": [*others, condition]},
+            },
+            metadata["namespace"],
+            subresource="status",
+        )
+        # One Event a change of reason: a price that moves every round is not news.
+        if not known or known.get("reason") != reason:
+            await self._recorder.record(client, pod, reason, message, type="Warning")

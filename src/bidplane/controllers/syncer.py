@@ -1,0 +1,336 @@
+"""
+The syncer: carries an agent's bids and bound pods to the host, and what became of them
+back.
+
+The plane says what should be; the host says what is. A host object whose original is
+gone, or has another uid, is removed. Every step can be repeated.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.agent import host_namespace
+from bidplane.api.kinds import BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.lease import CLAIMED
+from bidplane.core import translation
+from bidplane.core.scheduling import is_deleted, phase_of
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.kube.client import EventType, Object
+from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.events import Recorder
+from bidplane.machinery.planes import PlaneCache, PlaneCaches
+
+Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
+
+
+class SyncerController:
+    def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
+        self._host = host
+        self._planes = planes
+        self._clock = clock
+        self._recorder = Recorder("bidplane-syncer", clock=clock)
+        self.controller: Controller[Key] = Controller("syncer", self.reconcile)
+        for kind in (BID, POD):
+            planes.on_change(kind, self._plane_handler(kind))
+            host[kind].on_change(self._host_handler(kind))
+        host[EVENT].on_change(self._event_happened)
+        host[GPU_LEASE].on_change(self._lease_changed)
+        planes.on_open(self._opened)
+
+    def _plane_handler(self, kind: Kind) -> Any:
+        def changed(plane: str, event: EventType, obj: Object) -> None:
+            metadata = obj["metadata"]
+            self.controller.add((plane, kind, metadata["namespace"], metadata["name"]))
+
+        return changed
+
+    def _host_handler(self, kind: Kind) -> Any:
+        def changed(event: EventType, obj: Object) -> None:
+            self._add_original(kind, obj)
+
+        return changed
+
+    def _add_original(self, kind: Kind, host_object: Object) -> None:
+        came_from = translation.origin(host_object)
+        agent = (host_object["metadata"].get("labels") or {}).get(labels.AGENT)
+        if came_from is not None and agent is not None:
+            self.controller.add((agent, kind, *came_from))
+
+    def _lease_changed(self, event: EventType, lease: Object) -> None:
+        """A pod may have been bound before the lease's host object reached our cache."""
+        for pod in self._host[POD].items():
+            if (pod["metadata"].get("labels") or {}).get(labels.LEASE) == lease["metadata"]["name"]:
+                self._add_original(POD, pod)
+        plane = self._planes.get(lease["spec"]["agent"])
+        if plane is None:
+            return
+        for pod in plane[POD].items():
+            if pod["spec"].get("nodeName") == lease["metadata"]["name"]:
+                metadata = pod["metadata"]
+                self.controller.add((plane.name, POD, metadata["namespace"], metadata["name"]))
+
+    def _event_happened(self, event: EventType, obj: Object) -> None:
+        about = obj.get("involvedObject") or {}
+        if event != "DELETED" and about.get("kind") == "Pod":
+            metadata = obj["metadata"]
+            self.controller.add(
+                (metadata["namespace"], EVENT, metadata["namespace"], metadata["name"])
+            )
+
+    def _opened(self, plane: str) -> None:
+        """What was carried out before a restart may have lost its original meanwhile."""
+        for kind in (BID, POD):
+            for obj in self._host[kind].items():
+                if (obj["metadata"].get("labels") or {}).get(labels.AGENT) == plane:
+                    self._add_original(kind, obj)
+
+    async def reconcile(self, key: Key) -> float | None:
+        agent, kind, namespace, name = key
+        if kind == EVENT:
+            await self._sync_event(namespace, name)
+            return None
+        plane = self._planes.get(agent)
+        if plane is None:
+            return None
+        original = plane[kind].get(namespace, name)
+        copy = self._host[kind].get(host_namespace(agent), translation.host_name(namespace, name))
+        if copy is not None and not _is_copy_of(copy, original):
+            await self._delete_copy(kind, copy)
+        elif original is not None and kind == BID:
+            await self._sync_bid(plane, original, copy)
+        elif original is not None:
+            await self._sync_pod(plane, original, copy)
+        return None
+
+    async def _delete_copy(self, kind: Kind, copy: Object) -> None:
+        metadata = copy["metadata"]
+        if not is_deleted(copy):
+            with suppress(NotFound):
+                await self._host.client.delete(
+                    kind, metadata["name"], metadata["namespace"], uid=metadata["uid"]
+                )
+
+    async def _sync_bid(self, plane: PlaneCache, bid: Object, copy: Object | None) -> None:
+        metadata = bid["metadata"]
+        if copy is None:
+            if not is_deleted(bid):
+                wanted = translation.host_bid(plane.name, bid)
+                await self._host.client.create(BID, wanted, wanted["metadata"]["namespace"])
+            return
+        if copy["spec"] != bid["spec"]:
+            await self._host.client.patch(
+                BID,
+                copy["metadata"]["name"],
+                {"spec": bid["spec"]},
+                copy["metadata"]["namespace"],
+            )
+        status = copy.get("status")
+        if status and bid.get("status") != status:
+            with suppress(NotFound):
+                await plane.client.patch(
+                    BID,
+                    metadata["name"],
+                    {"status": status},
+                    metadata["namespace"],
+                    subresource="status",
+                )
+
+    async def _sync_pod(self, plane: PlaneCache, pod: Object, copy: Object | None) -> None:
+        if copy is not None:
+            if is_deleted(pod):
+                await self._delete_host_pod(pod, copy)
+            await self._claim(plane, pod)
+            await self._copy_status(plane, pod, copy)
+        elif is_deleted(pod):
+            if pod["spec"].get("nodeName"):
+                await self._delete_pod(plane, pod)
+        elif pod["spec"].get("nodeName") and phase_of(pod) == "Pending":
+            await self._create_host_pod(plane, pod)
+        elif phase_of(pod) == "Running":
+            await self._report_lost(plane, pod)
+
+    async def _create_host_pod(self, plane: PlaneCache, pod: Object) -> None:
+        lease = self._lease(plane, pod)
+        if lease is None:
+            return  # the lease controller removes the node, and the pod with it
+        await self._copy_references(plane, pod)
+        await self._ensure_claim(plane, lease)
+        wanted = translation.host_pod(plane.name, pod, lease)
+        made = await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
+        await self._adopt_references(pod, made)
+
+    async def _copy_references(self, plane: PlaneCache, pod: Object) -> None:
+        for kind, name in translation.references(pod):
+            try:
+                original = await plane.client.get(kind, name, pod["metadata"]["namespace"])
+            except NotFound:
+                await self._recorder.record(
+                    plane.client,
+                    pod,
+                    "FailedMount",
+                    f'{kind.kind.lower()} "{name}" not found: create it, or take it out of the pod',
+                    type="Warning",
+                )
+                raise
+            wanted = translation.host_config(plane.name, original)
+            metadata = wanted["metadata"]
+            try:
+                await self._host.client.create(kind, wanted, metadata["namespace"])
+            except AlreadyExists:
+                await self._host.client.patch(kind, metadata["name"], wanted, metadata["namespace"])
+
+    async def _adopt_references(self, pod: Object, host_pod: Object) -> None:
+        """The copies of what a pod names go when the last pod that names them goes."""
+        metadata = host_pod["metadata"]
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata["name"],
+            "uid": metadata["uid"],
+        }
+        for kind, name in translation.references(pod):
+            copied = translation.host_name(pod["metadata"]["namespace"], name)
+            copy = await self._host.client.get(kind, copied, metadata["namespace"])
+            owners = [*(copy["metadata"].get("ownerReferences") or ()), owner]
+            patch = {
+                "metadata": {
+                    "ownerReferences": owners,
+                    "resourceVersion": copy["metadata"]["resourceVersion"],
+                }
+            }
+            await self._host.client.patch(kind, copied, patch, metadata["namespace"])
+
+    async def _ensure_claim(self, plane: PlaneCache, lease: Object) -> None:
+        claim, status = translation.host_claim(plane.name, lease)
+        name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
+        with suppress(AlreadyExists):
+            await self._host.client.create(RESOURCE_CLAIM, claim, namespace)
+        await self._host.client.patch(
+            RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
+        )
+
+    async def _claim(self, plane: PlaneCache, pod: Object) -> None:
+        """Tell the exchange that the devices are taken; from here on time is charged."""
+        lease = self._lease(plane, pod)
+        if lease is None or not lease.get("status"):
+            return
+        conditions = list(lease["status"].get("conditions") or ())
+        if any(c["type"] == CLAIMED for c in conditions):
+            return
+        metadata = lease["metadata"]
+        claimed = {
+            "type": CLAIMED,
+            "status": "True",
+            "reason": "PodCreated",
+            "message": f"claimed for {pod['metadata']['namespace']}/{pod['metadata']['name']}",
+            "lastTransitionTime": rfc3339(self._clock.now()),
+        }
+        await self._host.client.patch(
+            GPU_LEASE,
+            metadata["name"],
+            {
+                "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                "status": {"conditions": [*conditions, claimed]},
+            },
+            metadata["namespace"],
+            subresource="status",
+        )
+
+    def _lease(self, plane: PlaneCache, pod: Object) -> Object | None:
+        return self._host[GPU_LEASE].get(host_namespace(plane.name), pod["spec"]["nodeName"])
+
+    async def _copy_status(self, plane: PlaneCache, pod: Object, copy: Object) -> None:
+        status = dict(copy.get("status") or {})
+        if status.get("phase", "Pending") == "Pending":
+            return
+        # The plane's scheduler said when and where; the host knows nothing of that.
+        ours = [c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"]
+        theirs = [c for c in status.get("conditions") or () if c["type"] != "PodScheduled"]
+        status["conditions"] = [*ours, *theirs]
+        status.pop("resourceClaimStatuses", None)
+        if all((pod["status"] or {}).get(key) == value for key, value in status.items()):
+            return
+        metadata = pod["metadata"]
+        with suppress(NotFound):
+            await plane.client.patch(
+                POD, metadata["name"], {"status": status}, metadata["namespace"],
+                subresource="status",
+            )  # fmt: skip
+
+    async def _delete_host_pod(self, pod: Object, copy: Object) -> None:
+        if is_deleted(copy):
+            return
+        left = parse_rfc3339(pod["metadata"]["deletionTimestamp"]) - self._clock.now()
+        metadata = copy["metadata"]
+        with suppress(NotFound):
+            await self._host.client.delete(
+                POD,
+                metadata["name"],
+                metadata["namespace"],
+                grace_seconds=max(1, int(left)),
+                uid=metadata["uid"],
+            )
+
+    async def _delete_pod(self, plane: PlaneCache, pod: Object) -> None:
+        metadata = pod["metadata"]
+        with suppress(NotFound):
+            await plane.client.delete(
+                POD,
+                metadata["name"],
+                metadata["namespace"],
+                grace_seconds=0,
+                uid=metadata["uid"],
+            )
+
+    async def _report_lost(self, plane: PlaneCache, pod: Object) -> None:
+        metadata = pod["metadata"]
+        await plane.client.patch(
+            POD,
+            metadata["name"],
+            {
+                "status": {
+                    "phase": "Failed",
+                    "reason": "HostPodLost",
+                    "message": "the pod that ran this one on the host is gone",
+                }
+            },
+            metadata["namespace"],
+            subresource="status",
+        )
+
+    async def _sync_event(self, namespace: str, name: str) -> None:
+        """A host pod's event, told of the pod the agent knows."""
+        event = self._host[EVENT].get(namespace, name)
+        if event is None:
+            return
+        host_pod = self._host[POD].get(namespace, event["involvedObject"]["name"])
+        if host_pod is None or (came_from := translation.origin(host_pod)) is None:
+            return
+        plane = self._planes.get(host_pod["metadata"]["labels"][labels.AGENT])
+        if plane is None or plane[POD].get(*came_from) is None:
+            return
+        told: dict[str, Any] = {
+            **{key: value for key, value in event.items() if key != "metadata"},
+            "metadata": {"name": name, "namespace": came_from[0]},
+            "involvedObject": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": came_from[0],
+                "name": came_from[1],
+                "uid": host_pod["metadata"]["annotations"][labels.PLANE_UID],
+            },
+        }
+        try:
+            await plane.client.create(EVENT, told, came_from[0])
+        except AlreadyExists:
+            again = {key: event[key] for key in ("count", "lastTimestamp") if event.get(key)}
+            await plane.client.patch(EVENT, name, again, came_from[0])
+
+
+def _is_copy_of(copy: Object, original: Object | None) -> bool:
+    annotations = copy["metadata"].get("annotations") or {}
+    return original is not None and annotations.get(labels.PLANE_UID) == original["metadata"]["uid"]

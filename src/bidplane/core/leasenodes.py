@@ -1,0 +1,122 @@
+"""
+A lease as the agent sees it in its plane: a Node with exactly the leased devices.
+
+Node, ResourceSlice and mirrored GPULease carry the lease's name, so any of them leads
+to the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import GPU_LEASE, Object
+from bidplane.api.lease import Phase
+
+# A lease says nothing of CPU and memory yet; a pod's requests must not be what stops it.
+_ROOM = {"cpu": "256", "memory": "2Ti", "pods": "110", "ephemeral-storage": "1Ti"}
+
+
+def mirror(lease: Object, namespace: str) -> dict[str, Any]:
+    """The lease in the agent's plane, in the namespace of the bid that won it."""
+    return {
+        "apiVersion": GPU_LEASE.api_version,
+        "kind": GPU_LEASE.kind,
+        "metadata": {
+            "name": lease["metadata"]["name"],
+            "namespace": namespace,
+            "finalizers": [labels.LEASE_FINALIZER],
+        },
+        "spec": lease["spec"],
+    }
+
+
+def node(lease: Object, host_node: Object | None) -> dict[str, Any]:
+    """The Node, without its status."""
+    name = lease["metadata"]["name"]
+    inherited = (host_node or {"metadata": {}})["metadata"].get("labels") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                **{key: value for key, value in inherited.items() if key != labels.AGENT},
+                "kubernetes.io/hostname": name,
+                labels.LEASE: name,
+            },
+        },
+        "spec": {"providerID": f"bidplane://{lease['spec']['node']}/{name}"},
+    }
+
+
+def node_status(lease: Object, *, now: str) -> dict[str, Any]:
+    count = str(len(lease["spec"]["devices"]))
+    room = {**_ROOM, labels.GPU_RESOURCE: count}
+    status = lease["status"]
+    draining = status["phase"] == Phase.DRAINING
+    conditions = [
+        _condition("Ready", "True", "Leased", "the lease is held", now),
+        _condition(
+            "ReclaimNotice",
+            "True" if draining else "False",
+            status.get("reason") or "None" if draining else "None",
+            f"pods must be gone by {status['reclaimAt']}" if draining else "",
+            now,
+        ),
+    ]
+    return {
+        "capacity": room,
+        "allocatable": room,
+        "conditions": conditions,
+        "addresses": [{"type": "Hostname", "address": lease["metadata"]["name"]}],
+        "nodeInfo": {
+            "architecture": "",
+            "bootID": "",
+            "containerRuntimeVersion": "",
+            "kernelVersion": "",
+            "kubeProxyVersion": "",
+            "kubeletVersion": "bidplane",
+            "machineID": "",
+            "operatingSystem": "linux",
+            "osImage": "",
+            "systemUUID": "",
+        },
+    }
+
+
+def taints(lease: Object) -> list[dict[str, Any]]:
+    if lease["status"]["phase"] != Phase.DRAINING:
+        return []
+    return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
+
+
+def resource_slice(lease: Object, host_devices: dict[str, Object]) -> dict[str, Any]:
+    """The leased devices, with the attributes the host's slices give them."""
+    name = lease["metadata"]["name"]
+    devices = lease["spec"]["devices"]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": name, "labels": {labels.LEASE: name}},
+        "spec": {
+            "driver": devices[0]["driver"],
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": [
+                dict(host_devices.get(device["name"], {"name": device["name"]}))
+                for device in devices
+            ],
+        },
+    }
+
+
+def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }

@@ -1,0 +1,63 @@
+"""
+Bringing an evicted pod back.
+
+A pod with a controller is replaced by it. A bare pod would be gone for good, though its
+agent only lost the GPUs, not the wish to run it. So before a bare pod is evicted its
+likeness is kept in a PodTemplate (a stock kind made for this), and when the pod has
+left, a pod like it takes its name and bids again. Written down first, it survives a
+crash at any point.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import Object
+
+
+def is_bare(pod: Object) -> bool:
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return not any(owner.get("controller") for owner in owners)
+
+
+def template(pod: Object) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    annotations = dict(metadata.get("annotations") or {})
+    annotations[labels.EVICTIONS] = str(int(annotations.get(labels.EVICTIONS, "0")) + 1)
+    spec = {
+        key: value
+        for key, value in pod["spec"].items()
+        if key not in ("nodeName", "serviceAccount", "ephemeralContainers")
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PodTemplate",
+        "metadata": {
+            "name": f"requeue-{metadata['uid']}",
+            "namespace": metadata["namespace"],
+            "labels": {labels.REQUEUE: "true"},
+            "annotations": {labels.POD_NAME: metadata["name"], labels.POD_UID: metadata["uid"]},
+        },
+        "template": {
+            "metadata": {
+                "labels": dict(metadata.get("labels") or {}),
+                "annotations": annotations,
+            },
+            "spec": spec,
+        },
+    }
+
+
+def revived(kept: Object) -> dict[str, Any]:
+    """The pod to create from a kept template."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **kept["template"]["metadata"],
+            "name": kept["metadata"]["annotations"][labels.POD_NAME],
+            "namespace": kept["metadata"]["namespace"],
+        },
+        "spec": kept["template"]["spec"],
+    }

@@ -1,0 +1,241 @@
+"""
+A kubelet that runs nothing: pods bound to its nodes live and end by their annotations.
+
+Stands in where no GPU is. Everything else about it is a kubelet's: it registers Nodes
+and ResourceSlices, starts what is bound to it, reports status, ends what is deleted
+within its grace, and serves logs. It keeps no state of its own, so after a restart it
+goes on from what the API says: a pod that began at ten and takes a minute ends a minute
+past ten.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.kube.client import Client, EventType, Object
+from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.events import Recorder
+from bidplane.machinery.informer import Informer, Key
+from bidplane.node import fleet as fleets
+from bidplane.node.fleet import Fleet, NodeDeclaration
+
+_SHUTDOWN_SECONDS = 1.0  # how long a simulated process takes to obey SIGTERM
+_SIGTERM_EXIT_CODE = 143
+
+
+class SimulatedNodes:
+    """All nodes of a declared fleet, in one process."""
+
+    def __init__(
+        self, client: Client, fleet: Fleet, *, clock: Clock, address: str = "", port: int = 0
+    ) -> None:
+        self._client = client
+        self._fleet = fleet
+        self._clock = clock
+        self._address = address
+        self._port = port
+        self._names = {node.name for node in fleet.nodes}
+        self._recorder = Recorder("bidplane-node", clock=clock)
+        self.pods = Informer(client, POD, clock=clock)
+        self.controller: Controller[Key] = Controller("node", self.reconcile)
+        self.pods.on_change(self._changed)
+
+    async def register(self) -> None:
+        for node in self._fleet.nodes:
+            await self._register(node)
+
+    async def _register(self, node: NodeDeclaration) -> None:
+        with suppress(AlreadyExists):
+            await self._client.create(NODE, fleets.node_object(node))
+        await self._client.patch(
+            NODE, node.name, {"status": self._node_status(node)}, subresource="status"
+        )
+        wanted = fleets.slice_object(node)
+        try:
+            await self._client.create(RESOURCE_SLICE, wanted)
+        except AlreadyExists:
+            known = await self._client.get(RESOURCE_SLICE, wanted["metadata"]["name"])
+            if known["spec"]["devices"] != wanted["spec"]["devices"]:
+                pool = known["spec"]["pool"]
+                wanted["spec"]["pool"] = {**pool, "generation": pool["generation"] + 1}
+                await self._client.patch(
+                    RESOURCE_SLICE, wanted["metadata"]["name"], {"spec": wanted["spec"]}
+                )
+
+    def _node_status(self, node: NodeDeclaration) -> dict[str, Any]:
+        now = rfc3339(self._clock.now())
+        gpus = sum(len(domain) for domain in node.link_domains())
+        room = {
+            "cpu": "128",
+            "memory": "1Ti",
+            "pods": "110",
+            labels.GPU_RESOURCE: str(gpus),
+        }
+        return {
+            "capacity": room,
+            "allocatable": room,
+            "addresses": [
+                {"type": "InternalIP", "address": self._address},
+                {"type": "Hostname", "address": node.name},
+            ],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": self._port}},
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True",
+                    "reason": "Simulated",
+                    "message": "a simulated node is always ready",
+                    "lastTransitionTime": now,
+                    "lastHeartbeatTime": now,
+                }
+            ],
+        }
+
+    def _changed(self, event: EventType, pod: Object) -> None:
+        if pod["spec"].get("nodeName") in self._names:
+            self.controller.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
+
+    async def reconcile(self, key: Key) -> float | None:
+        pod = self.pods.get(*key)
+        if pod is None:
+            return None
+        phase = (pod.get("status") or {}).get("phase", "Pending")
+        if pod["metadata"].get("deletionTimestamp"):
+            return await self._stop(pod, phase)
+        if phase == "Pending":
+            await self._start(pod)
+        elif phase == "Running":
+            return await self._maybe_finish(pod)
+        return None
+
+    async def _start(self, pod: Object) -> None:
+        now = rfc3339(self._clock.now())
+        devices = await self.devices_of(pod)
+        await self._report(pod, "Running", _running(pod, now), started=now)
+        await self._recorder.record(
+            self._client,
+            pod,
+            "Started",
+            f"simulated on {pod['spec']['nodeName']} with {', '.join(devices) or 'no GPU'}",
+        )
+
+    async def _maybe_finish(self, pod: Object) -> float | None:
+        """End the pod if its time is over, else say how long it has left."""
+        seconds = annotation_seconds(pod, labels.SIMULATED_SECONDS)
+        if seconds is None:
+            return None
+        left = parse_rfc3339(pod["status"]["startTime"]) + seconds - self._clock.now()
+        if left > 0:
+            return left
+        code = int(annotation_seconds(pod, labels.SIMULATED_EXIT_CODE) or 0)
+        now = rfc3339(self._clock.now())
+        phase = "Succeeded" if code == 0 else "Failed"
+        await self._report(pod, phase, _ended(pod, now, code))
+        return None
+
+    async def _stop(self, pod: Object, phase: str) -> float | None:
+        metadata = pod["metadata"]
+        over = parse_rfc3339(metadata["deletionTimestamp"])
+        if phase == "Running":
+            asked = over - metadata.get("deletionGracePeriodSeconds", 0)
+            obeys = annotation_seconds(pod, labels.SIMULATED_SHUTDOWN_SECONDS)
+            left = min(over, asked + (_SHUTDOWN_SECONDS if obeys is None else obeys))
+            left -= self._clock.now()
+            if left > 0:
+                return left
+            now = rfc3339(self._clock.now())
+            await self._report(pod, "Failed", _ended(pod, now, _SIGTERM_EXIT_CODE))
+        with suppress(NotFound):
+            await self._client.delete(
+                POD,
+                metadata["name"],
+                metadata["namespace"],
+                grace_seconds=0,
+                uid=metadata["uid"],
+            )
+        return None
+
+    async def devices_of(self, pod: Object) -> list[str]:
+        """The devices that are claimed for a pod, as the claim's allocation names them."""
+        devices = []
+        for claim in pod["spec"].get("resourceClaims") or ():
+            allocated = await self._client.get(
+                RESOURCE_CLAIM, claim["resourceClaimName"], pod["metadata"]["namespace"]
+            )
+            allocation = (allocated.get("status") or {}).get("allocation") or {}
+            results = (allocation.get("devices") or {}).get("results") or ()
+            devices.extend(f"{result['pool']}/{result['device']}" for result in results)
+        return devices
+
+    async def _report(
+        self, pod: Object, phase: str, containers: list[dict[str, Any]], *, started: str = ""
+    ) -> None:
+        now = rfc3339(self._clock.now())
+        ready = "True" if phase == "Running" else "False"
+        reason = {} if phase == "Running" else {"reason": "PodCompleted"}
+        status: dict[str, Any] = {
+            "phase": phase,
+            "conditions": [
+                {"type": type_, "status": value, "lastTransitionTime": now, **reason}
+                for type_, value in (
+                    ("Initialized", "True"),
+                    ("Ready", ready),
+                    ("ContainersReady", ready),
+                    ("PodScheduled", "True"),
+                )
+            ],
+            "containerStatuses": containers,
+            "hostIP": self._address,
+        }
+        if started:
+            status["startTime"] = started
+        metadata = pod["metadata"]
+        with suppress(NotFound):
+            await self._client.patch(
+                POD,
+                metadata["name"],
+                {"metadata": {"uid": metadata["uid"]}, "status": status},
+                metadata["namespace"],
+                subresource="status",
+            )
+
+
+def annotation_seconds(pod: Object, name: str) -> float | None:
+    """A number in an annotation; one that cannot be read counts as not there."""
+    text = (pod["metadata"].get("annotations") or {}).get(name)
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+def _running(pod: Object, now: str) -> list[dict[str, Any]]:
+    return [
+        {**_container(c), "ready": True, "started": True, "state": {"running": {"startedAt": now}}}
+        for c in pod["spec"]["containers"]
+    ]
+
+
+def _ended(pod: Object, now: str, code: int) -> list[dict[str, Any]]:
+    started = (pod.get("status") or {}).get("startTime", now)
+    reason = "Completed" if code == 0 else "Error"
+    ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now}
+    return [
+        {**_container(c), "ready": False, "started": False, "state": {"terminated": ended}}
+        for c in pod["spec"]["containers"]
+    ]
+
+
+def _container(container: Object) -> dict[str, Any]:
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "restartCount": 0,
+        "lastState": {},
+    }
