@@ -141,20 +141,34 @@ class Cluster:
             raise ClusterError(f"kubectl {' '.join(arguments)} exited {done.returncode}: {said}")
         return done
 
-    def get(
-        self, path: str, *, accept: str = "application/json", token: str | None = None
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        token: str | None = None,
     ) -> tuple[int, bytes]:
-        """GET `path` from the apiserver, as admin unless another token is given."""
+        """One HTTP request to the apiserver, as admin unless another token is given."""
         host, _, port = self.url.removeprefix("https://").partition(":")
         tls = ssl.create_default_context(cafile=str(self.ca_file))
         connection = http.client.HTTPSConnection(host, int(port), context=tls, timeout=30)
         headers = {"Authorization": f"Bearer {token or self.token}", "Accept": accept}
+        if body is not None:
+            headers["Content-Type"] = content_type
         try:
-            connection.request("GET", path, headers=headers)
+            connection.request(method, path, body=body, headers=headers)
             response = connection.getresponse()
             return response.status, response.read()
         finally:
             connection.close()
+
+    def get(
+        self, path: str, *, accept: str = "application/json", token: str | None = None
+    ) -> tuple[int, bytes]:
+        return self.request("GET", path, accept=accept, token=token)
 
     # Parts, in the order they start.
 
