@@ -7,7 +7,7 @@ Reads and writes share one connection pool; a watch keeps a connection for itsel
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
 
 import httpx2
@@ -26,11 +26,13 @@ _WATCH_SECONDS = 300
 class HttpClient:
     """A `kube.client.Client` for one endpoint, such as `https://HOST:PORT/planes/host`."""
 
-    def __init__(self, url: str, *, token: str, ca_file: str | None) -> None:
+    def __init__(self, url: str, *, token: str | Callable[[], str], ca_file: str | None) -> None:
+        """`token` may be a function, for credentials that are renewed."""
         self._url = url.rstrip("/")
         self._http = httpx2.AsyncClient(
             verify=ssl.create_default_context(cafile=ca_file),
-            headers={"Authorization": f"Bearer {token}", "Accept": "application/json"},
+            auth=_Bearer(token),
+            headers={"Accept": "application/json"},
             timeout=_REQUEST_SECONDS,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
             trust_env=False,
@@ -150,6 +152,15 @@ class HttpClient:
             raise _refusal(response.status_code, response.content)
         answer: dict[str, Any] = msgspec.json.decode(response.content)
         return answer
+
+
+class _Bearer(httpx2.Auth):
+    def __init__(self, token: str | Callable[[], str]) -> None:
+        self._token = token if callable(token) else lambda: token
+
+    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
+        request.headers["Authorization"] = f"Bearer {self._token()}"
+        yield request
 
 
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:

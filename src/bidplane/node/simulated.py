@@ -129,20 +129,24 @@ class SimulatedNodes:
         seconds = annotation_seconds(pod, labels.SIMULATED_SECONDS)
         if seconds is None:
             return None
-        left = parse_rfc3339(pod["status"]["startTime"]) + seconds - self._clock.now()
+        left = parse_rfc3339(began_at(pod)) + seconds - self._clock.now()
         if left > 0:
             return left
         code = int(annotation_seconds(pod, labels.SIMULATED_EXIT_CODE) or 0)
         now = rfc3339(self._clock.now())
+        policy = pod["spec"].get("restartPolicy", "Always")
+        if policy == "Always" or (policy == "OnFailure" and code != 0):
+            await self._report(pod, "Running", _running(pod, now, restarts=restarts(pod) + 1))
+            return seconds
         phase = "Succeeded" if code == 0 else "Failed"
         await self._report(pod, phase, _ended(pod, now, code))
         return None
 
     async def _stop(self, pod: Object, phase: str) -> float | None:
         metadata = pod["metadata"]
-        over = parse_rfc3339(metadata["deletionTimestamp"])
+        over: float = parse_rfc3339(metadata["deletionTimestamp"])
         if phase == "Running":
-            asked = over - metadata.get("deletionGracePeriodSeconds", 0)
+            asked: float = over - metadata.get("deletionGracePeriodSeconds", 0)
             obeys = annotation_seconds(pod, labels.SIMULATED_SHUTDOWN_SECONDS)
             left = min(over, asked + (_SHUTDOWN_SECONDS if obeys is None else obeys))
             left -= self._clock.now()
@@ -162,7 +166,7 @@ class SimulatedNodes:
 
     async def devices_of(self, pod: Object) -> list[str]:
         """The devices that are claimed for a pod, as the claim's allocation names them."""
-        devices = []
+        devices: list[str] = []
         for claim in pod["spec"].get("resourceClaims") or ():
             allocated = await self._client.get(
                 RESOURCE_CLAIM, claim["resourceClaimName"], pod["metadata"]["namespace"]
@@ -214,28 +218,55 @@ def annotation_seconds(pod: Object, name: str) -> float | None:
         return None
 
 
-def _running(pod: Object, now: str) -> list[dict[str, Any]]:
+def began_at(pod: Object) -> str:
+    """When what runs now began: the pod's start, or its containers' last restart."""
+    for container in pod["status"].get("containerStatuses") or ():
+        running = (container.get("state") or {}).get("running")
+        if running:
+            return str(running["startedAt"])
+        ended = (container.get("state") or {}).get("terminated")
+        if ended:
+            return str(ended["startedAt"])
+    return str(pod["status"]["startTime"])
+
+
+def restarts(pod: Object) -> int:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return max((container.get("restartCount", 0) for container in statuses), default=0)
+
+
+def _running(pod: Object, now: str, *, restarts: int = 0) -> list[dict[str, Any]]:
     return [
-        {**_container(c), "ready": True, "started": True, "state": {"running": {"startedAt": now}}}
-        for c in pod["spec"]["containers"]
+        {
+            **_container(container, restarts),
+            "ready": True,
+            "started": True,
+            "state": {"running": {"startedAt": now}},
+        }
+        for container in pod["spec"]["containers"]
     ]
 
 
 def _ended(pod: Object, now: str, code: int) -> list[dict[str, Any]]:
-    started = (pod.get("status") or {}).get("startTime", now)
+    started = began_at(pod)
     reason = "Completed" if code == 0 else "Error"
     ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now}
     return [
-        {**_container(c), "ready": False, "started": False, "state": {"terminated": ended}}
-        for c in pod["spec"]["containers"]
+        {
+            **_container(container, restarts(pod)),
+            "ready": False,
+            "started": False,
+            "state": {"terminated": ended},
+        }
+        for container in pod["spec"]["containers"]
     ]
 
 
-def _container(container: Object) -> dict[str, Any]:
+def _container(container: Object, restarts: int) -> dict[str, Any]:
     return {
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
-        "restartCount": 0,
+        "restartCount": restarts,
         "lastState": {},
     }

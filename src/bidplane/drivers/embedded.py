@@ -1,0 +1,36 @@
+"""Planes hosted in this process, one SQLite file each."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from bidplane.kube.client import Client
+from bidplane.machinery.planes import PlaneReference
+
+
+class PlaneHost(Protocol):
+    """The part of `bidplane.plane.Planes` a driver needs; the two do not import each other."""
+
+    async def create(self, name: str) -> str: ...
+
+    async def delete(self, name: str) -> None: ...
+
+    def client(self, name: str) -> Client: ...
+
+
+class EmbeddedDriver:
+    """A `PlaneDriver`: `ensure` takes milliseconds."""
+
+    def __init__(self, planes: PlaneHost, base_url: str) -> None:
+        self._planes = planes
+        self._base_url = base_url
+
+    async def ensure(self, name: str) -> PlaneReference:
+        uid = await self._planes.create(name)
+        return PlaneReference(uid=uid, url=f"{self._base_url}/planes/{name}")
+
+    async def delete(self, name: str) -> None:
+        await self._planes.delete(name)
+
+    def client(self, name: str) -> Client:
+        return self._planes.client(name)

@@ -1,0 +1,141 @@
+"""The installation's own certificate authority, and the certificate its servers show."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from pathlib import Path
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+_CA_DAYS = 3650
+_SERVER_DAYS = 397  # the longest that strict clients take
+_RENEW_DAYS = 30
+
+
+class Certificates(msgspec.Struct, frozen=True):
+    """Where the files are."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def ensure(folder: Path, *, hosts: list[str], now: float) -> Certificates:
+    """The certificates in `folder`, made if they are missing, renewed if they are old."""
+    files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    ca_key = folder / "ca.key"
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    if not (files.ca.exists() and ca_key.exists()):
+        _make_ca(files.ca, ca_key, moment)
+    if not _is_good(files, hosts, moment):
+        _make_server(files, ca_key, hosts, moment)
+    return files
+
+
+def _make_ca(ca: Path, ca_key: Path, now: datetime.datetime) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name("bidplane")
+    certificate = (
+        _builder(name, name, key, now, _CA_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    _write_key(ca_key, key)
+    ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _make_server(
+    files: Certificates, ca_key: Path, hosts: list[str], now: datetime.datetime
+) -> None:
+    ca = x509.load_pem_x509_certificate(files.ca.read_bytes())
+    signer = serialization.load_pem_private_key(ca_key.read_bytes(), None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = (
+        _builder(_name(hosts[0]), ca.subject, key, now, _SERVER_DAYS)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(_names(hosts)), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+            critical=False,
+        )
+        .sign(signer, hashes.SHA256())
+    )
+    _write_key(files.key, key)
+    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _is_good(files: Certificates, hosts: list[str], now: datetime.datetime) -> bool:
+    if not (files.certificate.exists() and files.key.exists()):
+        return False
+    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    fresh = certificate.not_valid_after_utc - now > datetime.timedelta(days=_RENEW_DAYS)
+    return fresh and set(names) == set(_names(hosts))
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime.datetime,
+    days: int,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # Clocks of clients differ from ours.
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _names(hosts: list[str]) -> list[x509.GeneralName]:
+    names: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            names.append(x509.IPAddress(ipaddress.ip_address(host)))
+        except ValueError:
+            names.append(x509.DNSName(host))
+    return names
+
+
+def _usage(*, sign: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=sign,
+        crl_sign=sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )

@@ -1,0 +1,118 @@
+"""
+An installation is a folder.
+
+    lock             held while `bidplane up` runs in it
+    installation.json  address and identity, for the commands that talk to it
+    ca.crt …         its certificates        token.key    signs its tokens
+    planes/NAME/     one plane each          ledger.db    the truth about money and leases
+    fleet.yaml       the fleet it was started with
+    logs/            what each process said
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import uuid
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from bidplane.errors import UserError
+from bidplane.runtime import certificates, credentials
+from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
+
+_COMPONENT_TOKEN_SECONDS = 3600
+
+
+class Address(msgspec.Struct, frozen=True, kw_only=True):
+    """What other processes and commands must know to reach a running installation."""
+
+    url: str
+    exchange_url: str
+    host_uid: str = ""
+
+
+class Installation:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.planes = folder / "planes"
+        self.ledger = folder / "ledger.db"
+        self.fleet = folder / "fleet.yaml"
+        self.logs = folder / "logs"
+        self._address = folder / "installation.json"
+        self._lock: IO[str] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Installation {self.folder}>"
+
+    def create(self) -> None:
+        """Make the folder; raises `UserError` when that cannot be."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for inside in (self.planes, self.logs):
+                inside.mkdir(exist_ok=True)
+            probe = self.folder / f".probe-{uuid.uuid4().hex}"
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the data directory {self.folder}: {error.strerror};"
+                " choose another with --data"
+            ) from error
+
+    def lock(self) -> None:
+        """Hold the folder for this process; raises `UserError` when another holds it."""
+        handle = (self.folder / "lock").open("a+")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            handle.seek(0)
+            holder = handle.read().strip() or "another process"
+            handle.close()
+            raise UserError(
+                f"the data directory {self.folder} is in use by a running Bidplane ({holder});"
+                " stop that one, or choose another directory with --data"
+            ) from None
+        handle.truncate(0)
+        handle.write(f"process {os.getpid()}")
+        handle.flush()
+        self._lock = handle  # held until this process ends
+
+    def certificates(self, *, hosts: list[str], now: float) -> Certificates:
+        return certificates.ensure(self.folder, hosts=hosts, now=now)
+
+    @property
+    def ca_file(self) -> str:
+        return str(self.folder / "ca.crt")
+
+    def tokens(self) -> Tokens:
+        return Tokens(credentials.load_key(self.folder / "token.key"))
+
+    def write_address(self, address: Address) -> None:
+        fresh = self._address.with_suffix(".new")
+        fresh.write_bytes(msgspec.json.encode(address))
+        fresh.replace(self._address)
+
+    def address(self) -> Address:
+        """Where it is; raises `UserError` when nothing was ever started here."""
+        try:
+            return msgspec.json.decode(self._address.read_bytes(), type=Address)
+        except FileNotFoundError:
+            raise UserError(
+                f"no Bidplane in {self.folder}: start one with `bidplane up`,"
+                " or name its directory with --data"
+            ) from None
+
+    def owner_token(self, *, user: str, now: float) -> str:
+        """For our own processes and commands, which can read the key anyway."""
+        identity = Identity(
+            plane=HOST_PLANE,
+            uid=self.address().host_uid,
+            user=user,
+            groups=(OWNERS,),
+            expires=int(now) + _COMPONENT_TOKEN_SECONDS,
+        )
+        return self.tokens().issue(identity)

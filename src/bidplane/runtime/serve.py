@@ -1,0 +1,62 @@
+"""Serving an ASGI app over TLS on a socket that is already bound."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from bidplane.errors import UserError
+from bidplane.runtime.certificates import Certificates
+
+# Open watches end at once: their clients resume, by design.
+_GOODBYE_SECONDS = 1
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; raises `UserError` when the port is taken."""
+    try:
+        # The backlog holds clients while the process behind it restarts.
+        return socket.create_server((host, port), backlog=1024)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port,"
+            " or --port 0 for any free one"
+        ) from error
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process decides when to stop, not each of its servers."""
+        yield
+
+
+async def serve(app: Any, listener: socket.socket, certificates: Certificates) -> None:
+    """Serve until cancelled."""
+    server = _Server(
+        uvicorn.Config(
+            app,
+            ssl_certfile=str(certificates.certificate),
+            ssl_keyfile=str(certificates.key),
+            http="httptools",
+            lifespan="off",
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=_GOODBYE_SECONDS,
+            timeout_keep_alive=75,
+            server_header=False,
+            date_header=False,
+        )
+    )
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await asyncio.shield(serving)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await serving
+        raise
