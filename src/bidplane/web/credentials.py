@@ -1,0 +1,96 @@
+"""Fresh credentials for agents: a kubeconfig that ends by itself."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+
+from bidplane.machinery.clock import Clock
+from bidplane.runtime.credentials import OWNERS, Identity, InvalidToken, Tokens
+from bidplane.web.asgi import Receive, Scope, Send, answer, answer_status
+
+DEFAULT_SECONDS = 24 * 3600
+_LONGEST_SECONDS = 30 * 24 * 3600
+_PATH = re.compile(r"/bidplane/v1/agents/([^/]+)/kubeconfig")
+
+
+class CredentialsApp:
+    """`POST /bidplane/v1/agents/NAME/kubeconfig?seconds=86400`, for owners."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        *,
+        plane_uid: Callable[[str], str | None],
+        url: str,
+        ca: bytes,
+        clock: Clock,
+    ) -> None:
+        self._tokens = tokens
+        self._plane_uid = plane_uid
+        self._url = url
+        self._ca = ca
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match = _PATH.fullmatch(scope["path"])
+        if match is None or scope["method"] != "POST":
+            await answer_status(send, 404, "NotFound", f"nothing is served at {scope['path']}")
+            return
+        header = dict(scope["headers"]).get(b"authorization", b"").decode()
+        try:
+            asker = self._tokens.verify(header.removeprefix("Bearer "), now=self._clock.now())
+        except InvalidToken as error:
+            await answer_status(send, 401, "Unauthorized", str(error))
+            return
+        name = match.group(1)
+        if not asker.is_owner:
+            await answer_status(send, 403, "Forbidden", "only the owner makes credentials")
+            return
+        uid = self._plane_uid(name)
+        if uid is None:
+            await answer_status(send, 404, "NotFound", f'there is no plane "{name}"')
+            return
+        asked = parse_qs(scope["query_string"].decode()).get("seconds", [str(DEFAULT_SECONDS)])[0]
+        if not asked.isdecimal() or not 60 <= int(asked) <= _LONGEST_SECONDS:
+            await answer_status(
+                send,
+                400,
+                "BadRequest",
+                f"seconds must be a number from 60 to {_LONGEST_SECONDS}, not {asked!r}",
+            )
+            return
+        body = msgspec.yaml.encode(self.kubeconfig(name, uid, int(asked)))
+        await answer(send, 200, body, "application/yaml")
+
+    def kubeconfig(self, plane: str, uid: str, seconds: int) -> dict[str, Any]:
+        token = self._tokens.issue(
+            Identity(
+                plane=plane,
+                uid=uid,
+                user=plane,
+                groups=(OWNERS,),
+                expires=int(self._clock.now()) + seconds,
+            )
+        )
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": plane,
+            "contexts": [{"name": plane, "context": {"cluster": plane, "user": plane}}],
+            "clusters": [
+                {
+                    "name": plane,
+                    "cluster": {
+                        "server": f"{self._url}/planes/{plane}",
+                        "certificate-authority-data": base64.b64encode(self._ca).decode(),
+                    },
+                }
+            ],
+            "users": [{"name": plane, "user": {"token": token}}],
+        }
