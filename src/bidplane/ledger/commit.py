@@ -1,0 +1,236 @@
+"""
+One commit: everything a round writes, all of it or none.
+
+A commit works on copies and writes each row once, at its end, with a journal row that
+repeats all of them and is chained to the row before. A commit that changed nothing
+writes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from bidplane.api.lease import Phase
+from bidplane.ledger.records import (
+    Account,
+    AccountKind,
+    Entry,
+    Hold,
+    HoldState,
+    Lease,
+    LotPrice,
+    Record,
+    Round,
+    Transfer,
+    TransferKind,
+    lease_id,
+)
+from bidplane.ledger.store import Store
+from bidplane.ledger.tables import (
+    ACCOUNT,
+    HOLD,
+    JOURNAL,
+    JOURNALLED,
+    LEASE,
+    LOT,
+    ROUND,
+    TRANSFER,
+    Table,
+)
+from bidplane.storage.chain import link
+
+R = TypeVar("R", bound=Record)
+
+
+class BrokenPromise(Exception):
+    """The ledger was asked to break one of its own rules: a bug in the caller."""
+
+
+class Overdraft(BrokenPromise):
+    """An account would have less than it has promised."""
+
+
+class Commit:
+    """Made by `Ledger.commit`; not used after it."""
+
+    def __init__(self, store: Store, head: Entry, at: int) -> None:
+        self.sequence = head.sequence + 1
+        # Time never goes back: a clock that did is read as standing still.
+        self.at = max(at, head.at)
+        self._head = head
+        self._store = store
+        self._known: dict[tuple[str, Any], Any] = {}  # by (table, key): the latest
+        self._fresh: set[tuple[str, Any]] = set()  # to be inserted
+        self._changed: set[tuple[str, Any]] = set()  # to be updated
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self._fresh or self._changed)
+
+    # Accounts and money
+
+    def account(self, account: str) -> Account | None:
+        return self._get(ACCOUNT, account)
+
+    def open_account(self, account: Account) -> None:
+        self._add(ACCOUNT, msgspec.structs.replace(account, opened_at=self.at))
+
+    def change_account(self, account: Account) -> None:
+        self._change(ACCOUNT, account)
+
+    def transfer(
+        self,
+        id: str,
+        kind: TransferKind,
+        *,
+        debit: str,
+        credit: str,
+        amount: int,
+        lease: str = "",
+        memo: str = "",
+    ) -> bool:
+        """Move `amount`; False, and nothing moves, if the transfer of that id was made."""
+        if self._get(TRANSFER, id) is not None:
+            return False
+        if amount <= 0:
+            raise BrokenPromise(f"transfer {id}: {amount} is not an amount to move")
+        source, target = self._open(debit), self._open(credit)
+        if source.kind is not AccountKind.MINT and source.available < amount:
+            raise Overdraft(f"transfer {id}: {debit} has {source.available} free, not {amount}")
+        self._change(ACCOUNT, msgspec.structs.replace(source, posted=source.posted - amount))
+        self._change(ACCOUNT, msgspec.structs.replace(target, posted=target.posted + amount))
+        self._add(
+            TRANSFER,
+            Transfer(
+                id=id,
+                kind=kind,
+                debit=debit,
+                credit=credit,
+                amount=amount,
+                at=self.at,
+                lease=lease,
+                memo=memo,
+            ),
+        )
+        return True
+
+    def transferred(self, id: str) -> Transfer | None:
+        return self._get(TRANSFER, id)
+
+    def hold(self, hold: str) -> Hold:
+        found = self._get(HOLD, hold)
+        if found is None:
+            raise BrokenPromise(f"there is no hold {hold}")
+        return found
+
+    def open_hold(self, hold: Hold) -> None:
+        account = self._open(hold.account)
+        if account.available < hold.amount:
+            free = f"{hold.account} has {account.available} free"
+            raise Overdraft(f"hold {hold.id}: {free}, not {hold.amount}")
+        self._change(ACCOUNT, msgspec.structs.replace(account, held=account.held + hold.amount))
+        self._add(HOLD, hold)
+
+    def close_hold(self, hold: Hold, *, captured: int) -> None:
+        """Once. What was captured is then to be transferred; the rest is free again."""
+        if hold.state is not HoldState.OPEN or not 0 <= captured <= hold.amount:
+            raise BrokenPromise(f"cannot capture {captured} of {hold}")
+        account = self._open(hold.account)
+        self._change(ACCOUNT, msgspec.structs.replace(account, held=account.held - hold.amount))
+        state = HoldState.CAPTURED if captured else HoldState.VOIDED
+        self._change(HOLD, msgspec.structs.replace(hold, state=state, captured=captured))
+
+    # Leases, prices, rounds
+
+    def lease(self, lease: str) -> Lease | None:
+        return self._get(LEASE, lease)
+
+    def lease_of_bid(self, bid_uid: str) -> Lease | None:
+        return self._get(LEASE, lease_id(bid_uid))
+
+    def live_leases(self) -> list[Lease]:
+        """Every lease that is not released, as this commit has it so far."""
+        stored = self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
+        found = {lease.id: self._latest(LEASE, lease) for lease in stored}
+        found.update((lease.id, lease) for lease in self._leases())
+        return [found[id] for id in sorted(found) if found[id].phase is not Phase.RELEASED]
+
+    def add_lease(self, lease: Lease) -> None:
+        self._add(LEASE, lease)
+
+    def change_lease(self, lease: Lease) -> None:
+        self._change(LEASE, lease)
+
+    def lot(self, lot: str) -> LotPrice | None:
+        return self._get(LOT, lot)
+
+    def put_lot(self, lot: LotPrice) -> None:
+        if self.lot(lot.lot) is None:
+            self._add(LOT, lot)
+        else:
+            self._change(LOT, lot)
+
+    def add_round(self, *, input: bytes, result: bytes) -> int:
+        last = self._store.last(ROUND)
+        number = last.number + 1 if last else 1
+        self._add(ROUND, Round(number=number, at=self.at, input=input, result=result))
+        return number
+
+    # Writing it down
+
+    def write(self) -> Entry:
+        """Write every row, and the journal row that covers them. Called once, by `Ledger`."""
+        entries: list[Any] = []
+        for name, table in JOURNALLED.items():  # accounts first: others refer to them
+            for key in sorted(k for t, k in self._fresh | self._changed if t == name):
+                record = msgspec.structs.replace(self._known[name, key], sequence=self.sequence)
+                if (name, key) in self._fresh:
+                    self._store.insert(table, record)
+                else:
+                    self._store.update(table, record)
+                entries.append([name, table.journalled(table.row(record))])
+        payload = msgspec.json.encode(entries)
+        entry = Entry(
+            sequence=self.sequence,
+            at=self.at,
+            payload=payload,
+            hash=link(self._head.hash, self.sequence, self.at, payload),
+        )
+        self._store.insert(JOURNAL, entry)
+        return entry
+
+    def _leases(self) -> list[Lease]:
+        written = self._fresh | self._changed
+        return [self._known[table, key] for table, key in written if table == LEASE.name]
+
+    def _open(self, account: str) -> Account:
+        found = self.account(account)
+        if found is None or not found.is_open:
+            raise BrokenPromise(f"account {account} is not open")
+        return found
+
+    def _get(self, table: Table[R], key: str) -> R | None:
+        if (table.name, key) not in self._known:
+            self._known[table.name, key] = self._store.get(table, key)
+        found: R | None = self._known[table.name, key]
+        return found
+
+    def _latest(self, table: Table[R], stored: R) -> R:
+        key = (table.name, getattr(stored, table.key))
+        latest: R = self._known.setdefault(key, stored)
+        return latest
+
+    def _add(self, table: Table[R], record: R) -> None:
+        key = getattr(record, table.key)
+        if table is not ROUND and self._get(table, key) is not None:
+            raise BrokenPromise(f"{table.name} {key} is there already")
+        self._known[table.name, key] = record
+        self._fresh.add((table.name, key))
+
+    def _change(self, table: Table[R], record: R) -> None:
+        key = (table.name, getattr(record, table.key))
+        self._known[key] = record
+        if key not in self._fresh:
+            self._changed.add(key)

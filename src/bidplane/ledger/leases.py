@@ -1,0 +1,244 @@
+"""
+What happens to a lease, with the money that moves when it does.
+
+Rent is metered in the lease's row and billed at settlement points: each epoch, at
+notice, at release. A bill captures the lease's open hold, so it cannot exceed it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from bidplane.api.lease import Device, Phase
+from bidplane.api.money import cost
+from bidplane.core.lease import Event, after
+from bidplane.core.market import preemption
+from bidplane.core.market.metering import (
+    MINIMUM_SECONDS,
+    Meter,
+    cover_seconds,
+    reserve_seconds,
+)
+from bidplane.ledger.commit import BrokenPromise, Commit
+from bidplane.ledger.records import REVENUE, Hold, Lease, TransferKind, fund_of, lease_id
+
+CLAIM_MILLISECONDS = 60_000  # a lease that is ready and not claimed by then is released
+
+
+class Terms(NamedTuple):
+    """A pool's, as they bind a lease from its win on."""
+
+    notice_seconds: int
+    restart_seconds: int
+    epoch_seconds: int
+
+
+class Winner(NamedTuple):
+    """Who won, by the bid as it is named on the host."""
+
+    bid_uid: str
+    bid_namespace: str
+    bid_name: str
+    wallet: str
+    agent: str
+    owner: str
+
+
+def hold_for(price: int, gpus: int, terms: Terms) -> int:
+    """What must be held for a bid to take part, and kept held while its lease runs."""
+    return cost(price, gpus, cover_seconds(terms.epoch_seconds, terms.notice_seconds))
+
+
+def win(
+    commit: Commit,
+    winner: Winner,
+    terms: Terms,
+    *,
+    pool: str,
+    domain: str,
+    devices: tuple[Device, ...],
+    max_price: int,
+    price: int,
+    base: int,
+    owed: int,
+    waits_for: tuple[str, ...],
+) -> Lease:
+    """A new lease, its hold opened. It is ready once all of `waits_for` have left."""
+    gpus = len(devices)
+    lease = Lease(
+        id=lease_id(winner.bid_uid),
+        **winner._asdict(),
+        **terms._asdict(),
+        pool=pool,
+        domain=domain,
+        devices=devices,
+        max_price=max_price,
+        win_price=price,
+        win_base=base,
+        price=price,
+        minimum=max(owed, cost(price, gpus, MINIMUM_SECONDS)),
+        ready=not waits_for,
+        waits_for=waits_for,
+        won_at=commit.at,
+        ready_at=0 if waits_for else commit.at,
+    )
+    lease = _open_hold(commit, lease, hold_for(max_price, gpus, terms))
+    commit.add_lease(lease)
+    return lease
+
+
+def claim(commit: Commit, id: str) -> Lease:
+    """The devices are in a pod's hands: time runs from here, if they are free yet."""
+    lease = _lease(commit, id)
+    if lease.phase is Phase.PENDING and lease.ready:
+        lease = msgspec.structs.replace(
+            lease,
+            phase=after(lease.phase, Event.CLAIMED),
+            active_at=commit.at,
+            charged_until=commit.at,
+            settled_at=commit.at,
+        )
+    elif lease.claimed:
+        return lease
+    lease = msgspec.structs.replace(lease, claimed=True)
+    commit.change_lease(lease)
+    return lease
+
+
+def is_unclaimed(lease: Lease, at: int) -> bool:
+    """Whether it has kept others from its devices for long enough."""
+    waiting = lease.phase is Phase.PENDING and lease.ready and not lease.claimed
+    return waiting and at >= lease.ready_at + CLAIM_MILLISECONDS
+
+
+def needs_settling(commit: Commit, lease: Lease) -> bool:
+    """At each epoch's end, and before its hold is too small for the rent of a notice."""
+    if lease.phase is not Phase.ACTIVE:
+        return False
+    left = commit.hold(lease.hold).amount - lease.meter(commit.at).due
+    least = cost(lease.max_price, lease.gpus, reserve_seconds(lease.notice_seconds))
+    return left < least or commit.at >= lease.settled_at + 1000 * lease.epoch_seconds
+
+
+def settle(commit: Commit, id: str) -> bool:
+    """Bill what was used and hold the next epoch; False if the wallet cannot cover it."""
+    lease, left = _bill(commit, _lease(commit, id))
+    terms = Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
+    wanted = hold_for(lease.max_price, lease.gpus, terms)
+    wallet = commit.account(lease.wallet)
+    funded = wallet is not None and wallet.available >= wanted
+    # Unfunded, it drains on what was already held.
+    lease = _open_hold(commit, lease, wanted if funded else left)
+    commit.change_lease(lease)
+    return funded
+
+
+def reprice(commit: Commit, id: str, price: int) -> None:
+    """From now on. What was used until now stays at the old price."""
+    lease = _lease(commit, id)
+    if price > lease.max_price:
+        raise BrokenPromise(f"lease {id}: {price} is above its bid of {lease.max_price}")
+    meter = lease.meter(commit.at)
+    commit.change_lease(_metered(msgspec.structs.replace(lease, price=price), meter))
+
+
+def notice(commit: Commit, id: str, event: Event, *, compensation: int = 0) -> Lease:
+    """Outbid or out of money: billed to now, compensated, and given time to save its work."""
+    lease, left = _bill(commit, _lease(commit, id))
+    lease = _open_hold(commit, lease, left)
+    if compensation:
+        commit.transfer(
+            f"compensation/{id}",
+            TransferKind.COMPENSATION,
+            debit=fund_of(lease.pool),
+            credit=lease.wallet,
+            amount=compensation,
+            lease=id,
+        )
+    lease = msgspec.structs.replace(
+        lease,
+        phase=after(lease.phase, event),
+        reason=event.value,
+        notice_at=commit.at,
+        reclaim_at=commit.at + 1000 * lease.notice_seconds,
+        compensation=compensation,
+    )
+    commit.change_lease(lease)
+    return lease
+
+
+def release(commit: Commit, id: str, event: Event) -> Lease:
+    """The end: the last bill, the rest of the hold returned, whoever waited is served."""
+    before = _lease(commit, id)
+    lease, _ = _bill(commit, before, least=before.minimum)
+    lease = msgspec.structs.replace(
+        lease,
+        phase=after(lease.phase, event),
+        reason=lease.reason or event.value,
+        released_at=commit.at,
+        hold="",
+    )
+    commit.change_lease(lease)
+    for waiting in commit.live_leases():
+        if id in waiting.waits_for:
+            rest = tuple(other for other in waiting.waits_for if other != id)
+            commit.change_lease(
+                msgspec.structs.replace(
+                    waiting,
+                    waits_for=rest,
+                    ready=not rest,
+                    ready_at=0 if rest else commit.at,
+                )
+            )
+    return lease
+
+
+def _lease(commit: Commit, id: str) -> Lease:
+    found = commit.lease(id)
+    if found is None:
+        raise BrokenPromise(f"there is no lease {id}")
+    return found
+
+
+def _bill(commit: Commit, lease: Lease, *, least: int = 0) -> tuple[Lease, int]:
+    """
+    Capture what is due from the open hold, which closes it. Returns the lease, and what
+    the hold had left.
+
+    If rounds were late, the meter may have passed the hold: time that was not held is
+    not charged. `least` is what the lease owes over its whole life.
+    """
+    meter = lease.meter(commit.at)
+    hold = commit.hold(lease.hold)
+    due = min(max(meter.due, least - lease.charged), hold.amount)
+    commit.close_hold(hold, captured=due)
+    levy = preemption.levy(due)
+    for kind, credit, amount in (
+        (TransferKind.RENT, REVENUE, due - levy),
+        (TransferKind.LEVY, fund_of(lease.pool), levy),
+    ):
+        if amount:
+            commit.transfer(
+                f"{kind}/{lease.id}/{lease.holds}",
+                kind,
+                debit=lease.wallet,
+                credit=credit,
+                amount=amount,
+                lease=lease.id,
+            )
+    billed = meter.billed() if due == meter.due else Meter(0, meter.until)
+    lease = msgspec.structs.replace(lease, charged=lease.charged + due, settled_at=commit.at)
+    return _metered(lease, billed), hold.amount - due
+
+
+def _metered(lease: Lease, meter: Meter) -> Lease:
+    return msgspec.structs.replace(lease, metered=meter.metered, charged_until=meter.until)
+
+
+def _open_hold(commit: Commit, lease: Lease, amount: int) -> Lease:
+    number = lease.holds + 1
+    id = f"{lease.id}/{number}"
+    commit.open_hold(Hold(id=id, account=lease.wallet, lease=lease.id, amount=amount))
+    return msgspec.structs.replace(lease, hold=id, holds=number)

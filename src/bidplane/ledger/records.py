@@ -1,0 +1,189 @@
+"""
+What the ledger knows, as rows. Times are milliseconds, money is micro-credits.
+
+`sequence` is the number of the commit that wrote the row last.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+
+import msgspec
+
+from bidplane.api.lease import Device, Phase
+from bidplane.core.market.metering import Meter
+
+
+class AccountKind(enum.StrEnum):
+    MINT = "mint"  # where credits come from and end; the only one that may be negative
+    REVENUE = "revenue"  # rents
+    FUND = "fund"  # a pool's, for displaced leases
+    WALLET = "wallet"  # an agent's
+
+
+class TransferKind(enum.StrEnum):
+    REFILL = "refill"  # mint → wallet, each hour
+    FUND = "fund"  # mint → wallet, by the owner's hand
+    RENT = "rent"  # wallet → revenue
+    LEVY = "levy"  # wallet → the pool's fund, a part of every rent
+    COMPENSATION = "compensation"  # the pool's fund → wallet of a displaced lease
+    SEED = "seed"  # mint → a pool's fund
+    CLOSE = "close"  # wallet → mint, what an agent leaves behind
+
+
+class HoldState(enum.StrEnum):
+    OPEN = "open"
+    CAPTURED = "captured"  # some of it, or all, was paid
+    VOIDED = "voided"  # none of it was
+
+
+MINT = "mint"
+REVENUE = "revenue"
+
+
+def fund_of(pool: str) -> str:
+    return f"fund/{pool}"
+
+
+def wallet_of(uid: str) -> str:
+    """By the Agent's uid, so that a new agent of an old name has an empty wallet."""
+    return f"wallet/{uid}"
+
+
+def lease_id(bid_uid: str) -> str:
+    """A bid wins at most once, so what it wins can be named after it."""
+    return hashlib.sha256(bid_uid.encode()).hexdigest()[:16]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One row of one table."""
+
+
+class Account(Record, frozen=True, kw_only=True):
+    id: str
+    kind: AccountKind
+    name: str = ""  # the agent's
+    owner: str = ""
+    posted: int = 0  # what it has
+    held: int = 0  # of that, what open holds promise
+    is_open: bool = True
+    opened_at: int = 0
+    refills: int = 0  # a wallet's: hours that were refilled
+    seeded: int = 0  # a fund's: what the mint has put in
+    sequence: int = 0
+
+    @property
+    def available(self) -> int:
+        return self.posted - self.held
+
+
+class Transfer(Record, frozen=True, kw_only=True):
+    id: str  # what it is for, and so the key that keeps it from happening twice
+    kind: TransferKind
+    debit: str  # the account it leaves
+    credit: str  # the account it reaches
+    amount: int
+    at: int
+    lease: str = ""
+    memo: str = ""
+    sequence: int = 0
+
+
+class Hold(Record, frozen=True, kw_only=True):
+    id: str
+    account: str
+    lease: str
+    amount: int
+    state: HoldState = HoldState.OPEN
+    captured: int = 0
+    sequence: int = 0
+
+
+class Lease(Record, frozen=True, kw_only=True):
+    """The truth about a lease. The terms are those of its pool when it was won."""
+
+    id: str
+    bid_uid: str
+    bid_namespace: str
+    bid_name: str
+    wallet: str
+    agent: str
+    owner: str
+    pool: str
+    domain: str
+    devices: tuple[Device, ...]
+    max_price: int
+    win_price: int
+    win_base: int  # the base price when it was won
+    price: int  # now
+    minimum: int  # owed whatever happens: a few seconds, and the compensation it caused
+    notice_seconds: int
+    restart_seconds: int
+    epoch_seconds: int
+    phase: Phase = Phase.PENDING
+    ready: bool = True
+    claimed: bool = False
+    waits_for: tuple[str, ...] = ()
+    won_at: int = 0
+    ready_at: int = 0
+    active_at: int = 0
+    notice_at: int = 0
+    reclaim_at: int = 0
+    released_at: int = 0
+    reason: str = ""
+    metered: int = 0
+    charged_until: int = 0
+    settled_at: int = 0
+    charged: int = 0  # rent and levy that were paid
+    compensation: int = 0
+    hold: str = ""  # the open one
+    holds: int = 0  # how many there were
+    sequence: int = 0
+
+    @property
+    def gpus(self) -> int:
+        return len(self.devices)
+
+    @property
+    def node(self) -> str:
+        return self.devices[0].node
+
+    def meter(self, at: int) -> Meter:
+        """What it has used by `at`. Time runs from Active to the end of the notice."""
+        meter = Meter(self.metered, self.charged_until)
+        match self.phase:
+            case Phase.ACTIVE:
+                return meter.run(at, price=self.price, gpus=self.gpus)
+            case Phase.DRAINING:
+                return meter.run(min(at, self.reclaim_at), price=self.price, gpus=self.gpus)
+            case _:
+                return meter
+
+
+class LotPrice(Record, frozen=True, kw_only=True):
+    lot: str
+    base: int
+    posted: int
+    devices: int
+    leased: int
+    unserved: int
+    at: int
+    sequence: int = 0
+
+
+class Round(Record, frozen=True, kw_only=True):
+    number: int
+    at: int
+    input: bytes  # JSON of core.market.RoundInput
+    result: bytes  # JSON of core.market.RoundResult
+    sequence: int = 0
+
+
+class Entry(Record, frozen=True, kw_only=True):
+    """One commit: everything it wrote, chained to the commit before."""
+
+    sequence: int
+    at: int
+    payload: bytes  # JSON: [[table, [value, …]], …]
+    hash: bytes

@@ -1,0 +1,114 @@
+"""
+Where the ledger's rows are kept. The contract is small, so that another database can
+stand behind it; `tests/ledger` runs every test against each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from bidplane.errors import UserError
+from bidplane.ledger.records import Record
+from bidplane.ledger.tables import SCHEMA, Table
+from bidplane.storage.sqlite import ConstraintError, Database, Row, Value
+
+R = TypeVar("R", bound=Record)
+
+SCHEMA_VERSION = 1
+
+
+class Refused(Exception):
+    """A constraint of the database said no: the last line of defence was needed."""
+
+
+class Store(Protocol):
+    def transaction(self) -> AbstractContextManager[None]:
+        """All that is written inside is there afterwards, or none of it."""
+        ...
+
+    def insert(self, table: Table[R], record: R) -> None:
+        """Raises `Refused` when a constraint forbids it, or the key is there."""
+        ...
+
+    def update(self, table: Table[R], record: R) -> None: ...
+
+    def get(self, table: Table[R], key: Value) -> R | None: ...
+
+    def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
+        """In order of the key. `where` is SQL with `?` for each of `args`."""
+        ...
+
+    def rows(self, table: Table[R]) -> Iterator[Row]:
+        """Every row, undecoded, in order of the key: for verification."""
+        ...
+
+    def last(self, table: Table[R]) -> R | None:
+        """The record with the greatest key."""
+        ...
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Reads inside see one moment."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class SqliteStore:
+    def __init__(self, path: Path, *, durable: bool = True, read_only: bool = False) -> None:
+        self._db = Database(path, durable=durable, read_only=read_only)
+        version = self._db.execute("PRAGMA user_version")[0][0]
+        if version == 0 and not read_only:
+            with self._db.transaction():
+                self._db.execute(SCHEMA)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        elif version != SCHEMA_VERSION:
+            self._db.close()
+            raise UserError(f"{path} is not a ledger of this version (schema {version})")
+
+    def __repr__(self) -> str:
+        return f"<SqliteStore {self._db.path.name}>"
+
+    def transaction(self) -> AbstractContextManager[None]:
+        return self._db.transaction()
+
+    def reading(self) -> AbstractContextManager[None]:
+        return self._db.reading()
+
+    def insert(self, table: Table[R], record: R) -> None:
+        marks = ",".join("?" * len(table.columns))
+        self._write(f"INSERT INTO {table.name} VALUES ({marks})", table.row(record))
+
+    def update(self, table: Table[R], record: R) -> None:
+        changes = ",".join(f"{column} = ?" for column in table.columns[1:])
+        row = table.row(record)
+        self._write(f"UPDATE {table.name} SET {changes} WHERE {table.key} = ?", (*row[1:], row[0]))
+
+    def get(self, table: Table[R], key: Value) -> R | None:
+        sql = f"SELECT * FROM {table.name} WHERE {table.key} = ?"
+        return next((table.record_of(row) for row in self._db.execute(sql, (key,))), None)
+
+    def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
+        sql = f"SELECT * FROM {table.name}"
+        sql += f" WHERE {where}" if where else ""
+        sql += f" ORDER BY {table.key}"
+        sql += f" LIMIT {limit}" if limit else ""
+        return [table.record_of(row) for row in self._db.execute(sql, args)]
+
+    def rows(self, table: Table[R]) -> Iterator[Row]:
+        return self._db.scan(f"SELECT * FROM {table.name} ORDER BY {table.key}")
+
+    def last(self, table: Table[R]) -> R | None:
+        sql = f"SELECT * FROM {table.name} ORDER BY {table.key} DESC LIMIT 1"
+        return next((table.record_of(row) for row in self._db.execute(sql)), None)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _write(self, sql: str, row: Row) -> None:
+        try:
+            self._db.execute(sql, row)
+        except ConstraintError as error:
+            raise Refused(str(error)) from error

@@ -1,0 +1,142 @@
+"""The ledger's tables, and how a record becomes a row and back."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from bidplane.ledger.records import (
+    Account,
+    Entry,
+    Hold,
+    Lease,
+    LotPrice,
+    Record,
+    Round,
+    Transfer,
+)
+from bidplane.storage.chain import digest
+from bidplane.storage.sqlite import Row, Value
+
+R = TypeVar("R", bound=Record)
+
+SCHEMA = """
+CREATE TABLE account (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL,
+    posted INTEGER NOT NULL, held INTEGER NOT NULL CHECK (held >= 0),
+    is_open INTEGER NOT NULL, opened_at INTEGER NOT NULL, refills INTEGER NOT NULL,
+    seeded INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    CONSTRAINT no_overdraft CHECK (kind = 'mint' OR posted - held >= 0)
+) STRICT;
+CREATE TABLE transfer (
+    id TEXT PRIMARY KEY, kind TEXT NOT NULL,
+    debit TEXT NOT NULL REFERENCES account (id), credit TEXT NOT NULL REFERENCES account (id),
+    amount INTEGER NOT NULL CHECK (amount > 0), at INTEGER NOT NULL,
+    lease TEXT NOT NULL, memo TEXT NOT NULL, sequence INTEGER NOT NULL,
+    CHECK (debit <> credit)
+) STRICT;
+CREATE INDEX transfer_debit ON transfer (debit, sequence);
+CREATE INDEX transfer_credit ON transfer (credit, sequence);
+CREATE TRIGGER transfer_is_append_only BEFORE UPDATE ON transfer
+    BEGIN SELECT RAISE (ABORT, 'a transfer is never changed'); END;
+CREATE TRIGGER transfer_is_never_deleted BEFORE DELETE ON transfer
+    BEGIN SELECT RAISE (ABORT, 'a transfer is never deleted'); END;
+CREATE TABLE hold (
+    id TEXT PRIMARY KEY, account TEXT NOT NULL REFERENCES account (id), lease TEXT NOT NULL,
+    amount INTEGER NOT NULL CHECK (amount >= 0), state TEXT NOT NULL,
+    captured INTEGER NOT NULL CHECK (captured BETWEEN 0 AND amount), sequence INTEGER NOT NULL
+) STRICT;
+CREATE TABLE lease (
+    id TEXT PRIMARY KEY, bid_uid TEXT NOT NULL UNIQUE,
+    bid_namespace TEXT NOT NULL, bid_name TEXT NOT NULL,
+    wallet TEXT NOT NULL REFERENCES account (id), agent TEXT NOT NULL, owner TEXT NOT NULL,
+    pool TEXT NOT NULL, domain TEXT NOT NULL, devices TEXT NOT NULL,
+    max_price INTEGER NOT NULL, win_price INTEGER NOT NULL, win_base INTEGER NOT NULL,
+    price INTEGER NOT NULL, minimum INTEGER NOT NULL,
+    notice_seconds INTEGER NOT NULL, restart_seconds INTEGER NOT NULL,
+    epoch_seconds INTEGER NOT NULL,
+    phase TEXT NOT NULL, ready INTEGER NOT NULL, claimed INTEGER NOT NULL,
+    waits_for TEXT NOT NULL,
+    won_at INTEGER NOT NULL, ready_at INTEGER NOT NULL, active_at INTEGER NOT NULL,
+    notice_at INTEGER NOT NULL, reclaim_at INTEGER NOT NULL, released_at INTEGER NOT NULL,
+    reason TEXT NOT NULL, metered INTEGER NOT NULL, charged_until INTEGER NOT NULL,
+    settled_at INTEGER NOT NULL, charged INTEGER NOT NULL, compensation INTEGER NOT NULL,
+    hold TEXT NOT NULL, holds INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    CHECK (price <= max_price)
+) STRICT;
+CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
+CREATE INDEX lease_sequence ON lease (sequence);
+CREATE INDEX lease_wallet ON lease (wallet);
+CREATE TABLE lot (
+    lot TEXT PRIMARY KEY, base INTEGER NOT NULL, posted INTEGER NOT NULL,
+    devices INTEGER NOT NULL, leased INTEGER NOT NULL, unserved INTEGER NOT NULL,
+    at INTEGER NOT NULL, sequence INTEGER NOT NULL
+) STRICT;
+CREATE TABLE round (
+    number INTEGER PRIMARY KEY, at INTEGER NOT NULL,
+    input BLOB NOT NULL, result BLOB NOT NULL, sequence INTEGER NOT NULL
+) STRICT;
+CREATE TABLE journal (
+    sequence INTEGER PRIMARY KEY, at INTEGER NOT NULL,
+    payload BLOB NOT NULL, hash BLOB NOT NULL
+) STRICT;
+"""
+
+
+class Table(Generic[R]):
+    def __init__(self, name: str, record: type[R]) -> None:
+        self.name = name
+        self.record = record
+        self.columns = record.__struct_fields__
+        self.key = self.columns[0]
+        hints = get_type_hints(record)
+        self._types = [hints[column] for column in self.columns]
+        self._as_json = [getattr(t, "__origin__", None) is tuple for t in self._types]
+        self._plain = [t in (str, int, bytes) for t in self._types]
+
+    def row(self, record: R) -> Row:
+        return tuple(
+            _encode(getattr(record, column), as_json)
+            for column, as_json in zip(self.columns, self._as_json, strict=True)
+        )
+
+    def record_of(self, row: Row) -> R:
+        values: dict[str, Any] = {}
+        for i, column in enumerate(self.columns):
+            if self._plain[i]:
+                values[column] = row[i]
+            elif self._as_json[i]:
+                values[column] = msgspec.json.decode(row[i], type=self._types[i])
+            else:  # an enum or a boolean
+                values[column] = msgspec.convert(row[i], self._types[i], strict=False)
+        return self.record(**values)
+
+    def journalled(self, row: Row) -> list[Value]:
+        """The row as the journal repeats it. What is large is there by its hash."""
+        return [f"sha256:{digest(value)}" if isinstance(value, bytes) else value for value in row]
+
+
+def _encode(value: Any, as_json: bool) -> Value:
+    if as_json:
+        return msgspec.json.encode(value).decode()
+    if isinstance(value, bool):
+        return int(value)
+    if isinstance(value, str):
+        return str(value)  # an enum's value, not the enum
+    result: Value = value
+    return result
+
+
+ACCOUNT = Table("account", Account)
+TRANSFER = Table("transfer", Transfer)
+HOLD = Table("hold", Hold)
+LEASE = Table("lease", Lease)
+LOT = Table("lot", LotPrice)
+ROUND = Table("round", Round)
+JOURNAL = Table("journal", Entry)
+
+# Everything the journal covers, in the order a reader may rebuild it.
+JOURNALLED: dict[str, Table[Any]] = {
+    table.name: table for table in (ACCOUNT, TRANSFER, HOLD, LEASE, LOT, ROUND)
+}

@@ -1,0 +1,188 @@
+"""
+Is the ledger what it says it is?
+
+The journal is replayed from its first row. Each row must follow from the one before by
+its hash; what it wrote must keep every rule of the ledger; and what all of them wrote
+together must be what the tables hold now. The first thing that is not so is named.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bidplane.api.lease import Device, Phase
+from bidplane.ledger.records import AccountKind, HoldState
+from bidplane.ledger.store import SqliteStore, Store
+from bidplane.ledger.tables import JOURNAL, JOURNALLED, Table
+from bidplane.storage.chain import GENESIS, link
+
+Values = dict[str, Any]
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    problem: str  # "" when all is well; names the first broken row
+    commits: int
+    transfers: int
+    accounts: int
+    leases: int
+    head: str  # the last hash: keep it elsewhere to notice a ledger that was cut short
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.problem
+
+
+class _Broken(Exception):
+    """The first thing that is wrong."""
+
+
+def verify(path: Path) -> Report:
+    """Check the ledger in `path`, which is only read; a running exchange is not disturbed."""
+    store = SqliteStore(path, read_only=True)
+    try:
+        return verify_store(store)
+    finally:
+        store.close()
+
+
+def verify_store(store: Store) -> Report:
+    replay = _Replay()
+    problem = ""
+    with store.reading():
+        try:
+            for row in store.rows(JOURNAL):
+                replay.commit(*row)
+            for table in JOURNALLED.values():
+                replay.compare(table, store)
+        except _Broken as broken:
+            problem = str(broken)
+    return Report(
+        problem=problem,
+        commits=replay.sequence,
+        transfers=len(replay.tables["transfer"]),
+        accounts=len(replay.tables["account"]),
+        leases=len(replay.tables["lease"]),
+        head=replay.hash.hex(),
+    )
+
+
+class _Replay:
+    """The ledger as its journal tells it."""
+
+    def __init__(self) -> None:
+        self.sequence = 0
+        self.at = 0
+        self.hash = GENESIS
+        self.tables: dict[str, dict[Any, Values]] = {name: {} for name in JOURNALLED}
+        self._posted: dict[str, int] = {}  # by account, from transfers
+        self._held: dict[str, int] = {}  # by account, from open holds
+        self._users: dict[Device, set[str]] = {}  # by device, the leases that hold it
+
+    def commit(self, sequence: int, at: int, payload: bytes, hash: bytes) -> None:
+        name = f"journal {sequence}"
+        if sequence != self.sequence + 1:
+            raise _Broken(f"{name}: journal {self.sequence + 1} is missing before it")
+        if link(self.hash, sequence, at, payload) != hash:
+            raise _Broken(
+                f"{name}: its hash does not follow from its content and journal {self.sequence}"
+            )
+        if at < self.at:
+            raise _Broken(f"{name}: it is older than journal {self.sequence}")
+        touched: set[str] = set()
+        for table_name, row in msgspec.json.decode(payload):
+            table = JOURNALLED[table_name]
+            values = dict(zip(table.columns, row, strict=True))
+            self._apply(name, table_name, values[table.key], values, touched)
+        self.sequence, self.at, self.hash = sequence, at, hash
+        self._check_money(name, touched)
+
+    def _apply(self, name: str, table: str, key: Any, values: Values, touched: set[str]) -> None:
+        before = self.tables[table].get(key)
+        self.tables[table][key] = values
+        match table:
+            case "account":
+                touched.add(key)
+            case "transfer":
+                if before is not None:
+                    raise _Broken(f"{name}: transfer {key} was made before")
+                self._move(values["debit"], -values["amount"], touched)
+                self._move(values["credit"], values["amount"], touched)
+            case "hold":
+                self._hold(name, key, before, values)
+                touched.add(values["account"])
+            case "lease":
+                self._lease(name, key, before, values)
+
+    def _move(self, account: str, amount: int, touched: set[str]) -> None:
+        self._posted[account] = self._posted.get(account, 0) + amount
+        touched.add(account)
+
+    def _hold(self, name: str, key: str, before: Values | None, values: Values) -> None:
+        if before is not None and before["state"] != HoldState.OPEN:
+            raise _Broken(f"{name}: hold {key} was closed before")
+        account = values["account"]
+        change = values["amount"] if values["state"] == HoldState.OPEN else 0
+        change -= before["amount"] if before is not None else 0
+        self._held[account] = self._held.get(account, 0) + change
+
+    def _lease(self, name: str, key: str, before: Values | None, values: Values) -> None:
+        for lease, held in ((before, False), (values, values["phase"] != Phase.RELEASED)):
+            for device in msgspec.json.decode(lease["devices"], type=list[Device]) if lease else ():
+                users = self._users.setdefault(device, set())
+                if held:
+                    users.add(key)
+                    self._check_shared(name, device, users)
+                else:
+                    users.discard(key)
+
+    def _check_shared(self, name: str, device: Device, users: set[str]) -> None:
+        """Two leases on a device: only the one that leaves and the one that waits for it."""
+        if len(users) == 1:
+            return
+        leases = [self.tables["lease"][id] for id in sorted(users)]
+        waiting = [lease for lease in leases if lease["phase"] == Phase.PENDING]
+        leaving = [lease for lease in leases if lease["phase"] == Phase.DRAINING]
+        if len(waiting) == len(leaving) == 1 and len(leases) == 2:
+            if leaving[0]["id"] in msgspec.json.decode(waiting[0]["waits_for"]):
+                return
+        where = f"{device.node}/{device.name}"
+        raise _Broken(f"{name}: device {where} is in two leases: {', '.join(sorted(users))}")
+
+    def _check_money(self, name: str, touched: set[str]) -> None:
+        for id in sorted(touched):
+            account = self.tables["account"].get(id)
+            if account is None:
+                raise _Broken(f"{name}: account {id} is used and was never opened")
+            posted, held = self._posted.get(id, 0), self._held.get(id, 0)
+            if account["posted"] != posted:
+                has = f"has {account['posted']}, its transfers make {posted}"
+                raise _Broken(f"{name}: account {id} {has}")
+            if account["held"] != held:
+                has = f"holds {account['held']}, its open holds make {held}"
+                raise _Broken(f"{name}: account {id} {has}")
+            if account["kind"] != AccountKind.MINT and posted < held:
+                raise _Broken(f"{name}: account {id} is overdrawn by {held - posted}")
+        total = sum(account["posted"] for account in self.tables["account"].values())
+        if total:
+            raise _Broken(f"{name}: all balances together make {total}, not zero")
+
+    def compare(self, table: Table[Any], store: Store) -> None:
+        """Every row of the table is what the journal last wrote there; none is missing."""
+        written = dict(self.tables[table.name])
+        for row in store.rows(table):
+            key = row[0]
+            now = dict(zip(table.columns, table.journalled(row), strict=True))
+            then = written.pop(key, None)
+            if then is None:
+                raise _Broken(f"{table.name} {key}: no commit wrote it")
+            for column in table.columns:
+                if now[column] != then[column]:
+                    what = f"{column} is {now[column]!r}, commit {then['sequence']} wrote"
+                    raise _Broken(f"{table.name} {key}: {what} {then[column]!r}")
+        if written:
+            key = min(written)
+            sequence = written[key]["sequence"]
+            raise _Broken(f"{table.name} {key}: commit {sequence} wrote it and it is gone")

@@ -1,0 +1,122 @@
+"""An agent's wallet: opened with the Agent, refilled each hour, closed when it goes."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from bidplane.api.lease import Phase
+from bidplane.core.lease import Event
+from bidplane.ledger import leases
+from bidplane.ledger.commit import Commit
+from bidplane.ledger.records import (
+    MINT,
+    Account,
+    AccountKind,
+    TransferKind,
+    fund_of,
+    wallet_of,
+)
+
+REFILL_MILLISECONDS = 3600 * 1000
+
+
+class Funding(enum.StrEnum):
+    DONE = "Done"
+    DUPLICATE = "Duplicate"  # that key was used for the same amount: nothing moved
+    KEY_REUSED = "KeyReused"  # that key was used for another amount: nothing moved
+    NO_SUCH_WALLET = "NoSuchWallet"
+    NOT_AN_AMOUNT = "NotAnAmount"
+
+
+def open_wallet(commit: Commit, *, uid: str, name: str, owner: str) -> bool:
+    """Make the wallet if it is not there; False if it was."""
+    if commit.account(wallet_of(uid)) is not None:
+        return False
+    account = Account(id=wallet_of(uid), kind=AccountKind.WALLET, name=name, owner=owner)
+    commit.open_account(account)
+    return True
+
+
+def refill(commit: Commit, *, uid: str, amount: int, cap: int) -> int:
+    """
+    Grant what is due: `amount` at the wallet's opening and for each hour since, never so
+    that the wallet has more than `cap`, credits it holds included. Returns what was moved.
+    """
+    wallet = commit.account(wallet_of(uid))
+    if wallet is None or not wallet.is_open:
+        return 0
+    hours = 1 + (commit.at - wallet.opened_at) // REFILL_MILLISECONDS
+    if hours <= wallet.refills:
+        return 0
+    granted = min(amount * (hours - wallet.refills), max(0, cap - wallet.posted))
+    commit.change_account(msgspec.structs.replace(wallet, refills=hours))
+    if granted:
+        commit.transfer(
+            f"refill/{uid}/{hours}",
+            TransferKind.REFILL,
+            debit=MINT,
+            credit=wallet.id,
+            amount=granted,
+        )
+    return granted
+
+
+def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> Funding:
+    """Credits by the owner's hand. The cap on refills does not bind it."""
+    wallet = commit.account(wallet_of(uid))
+    if wallet is None or not wallet.is_open:
+        return Funding.NO_SUCH_WALLET
+    if amount <= 0:
+        return Funding.NOT_AN_AMOUNT
+    id = f"fund/{uid}/{key}"
+    made = commit.transferred(id)
+    if made is not None:
+        return Funding.DUPLICATE if made.amount == amount else Funding.KEY_REUSED
+    commit.transfer(id, TransferKind.FUND, debit=MINT, credit=wallet.id, amount=amount, memo=memo)
+    return Funding.DONE
+
+
+def close_wallet(commit: Commit, *, uid: str) -> bool:
+    """
+    Release what the agent still leases, return what it still has. The account stays,
+    closed, for whoever audits it. False if there is nothing to close.
+    """
+    wallet = commit.account(wallet_of(uid))
+    if wallet is None or not wallet.is_open:
+        return False
+    for lease in commit.live_leases():
+        if lease.wallet == wallet.id and lease.phase is not Phase.RELEASED:
+            leases.release(commit, lease.id, Event.LEFT)
+    wallet = commit.account(wallet.id) or wallet
+    if wallet.posted:
+        commit.transfer(
+            f"close/{uid}",
+            TransferKind.CLOSE,
+            debit=wallet.id,
+            credit=MINT,
+            amount=wallet.posted,
+        )
+        wallet = commit.account(wallet.id) or wallet
+    commit.change_account(msgspec.structs.replace(wallet, is_open=False))
+    return True
+
+
+def seed_fund(commit: Commit, *, pool: str, wanted: int) -> int:
+    """
+    Bring what the mint has put into a pool's fund up to `wanted`: the price of displacing
+    every lease once, which grows with the pool. Returns what was moved.
+    """
+    id = fund_of(pool)
+    if commit.account(id) is None:
+        commit.open_account(Account(id=id, kind=AccountKind.FUND, name=pool))
+    fund = commit.account(id)
+    if fund is None or wanted <= fund.seeded:
+        return 0
+    commit.change_account(msgspec.structs.replace(fund, seeded=wanted))
+    amount = wanted - fund.seeded
+    commit.transfer(
+        f"seed/{pool}/{wanted}", TransferKind.SEED, debit=MINT, credit=id, amount=amount
+    )
+    return amount
