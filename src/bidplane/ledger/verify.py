@@ -80,6 +80,7 @@ class _Replay:
         self._posted: dict[str, int] = {}  # by account, from transfers
         self._held: dict[str, int] = {}  # by account, from open holds
         self._users: dict[Device, set[str]] = {}  # by device, the leases that hold it
+        self._recheck: set[Device] = set()
 
     def commit(self, sequence: int, at: int, payload: bytes, hash: bytes) -> None:
         name = f"journal {sequence}"
@@ -98,6 +99,7 @@ class _Replay:
             self._apply(name, table_name, values[table.key], values, touched)
         self.sequence, self.at, self.hash = sequence, at, hash
         self._check_money(name, touched)
+        self._check_devices(name)
 
     def _apply(self, name: str, table: str, key: Any, values: Values, touched: set[str]) -> None:
         before = self.tables[table].get(key)
@@ -114,7 +116,7 @@ class _Replay:
                 self._hold(name, key, before, values)
                 touched.add(values["account"])
             case "lease":
-                self._lease(name, key, before, values)
+                self._lease(key, before, values)
 
     def _move(self, account: str, amount: int, touched: set[str]) -> None:
         self._posted[account] = self._posted.get(account, 0) + amount
@@ -128,28 +130,24 @@ class _Replay:
         change -= before["amount"] if before is not None else 0
         self._held[account] = self._held.get(account, 0) + change
 
-    def _lease(self, name: str, key: str, before: Values | None, values: Values) -> None:
-        for lease, held in ((before, False), (values, values["phase"] != Phase.RELEASED)):
-            for device in msgspec.json.decode(lease["devices"], type=list[Device]) if lease else ():
-                users = self._users.setdefault(device, set())
-                if held:
-                    users.add(key)
-                    self._check_shared(name, device, users)
-                else:
-                    users.discard(key)
+    def _lease(self, key: str, before: Values | None, values: Values) -> None:
+        for device in _devices(before) if before else ():
+            self._users[device].discard(key)
+        for device in _devices(values):
+            users = self._users.setdefault(device, set())
+            if values["phase"] != Phase.RELEASED:
+                users.add(key)
+                self._recheck.add(device)
 
-    def _check_shared(self, name: str, device: Device, users: set[str]) -> None:
-        """Two leases on a device: only the one that leaves and the one that waits for it."""
-        if len(users) == 1:
-            return
-        leases = [self.tables["lease"][id] for id in sorted(users)]
-        waiting = [lease for lease in leases if lease["phase"] == Phase.PENDING]
-        leaving = [lease for lease in leases if lease["phase"] == Phase.DRAINING]
-        if len(waiting) == len(leaving) == 1 and len(leases) == 2:
-            if leaving[0]["id"] in msgspec.json.decode(waiting[0]["waits_for"]):
-                return
-        where = f"{device.node}/{device.name}"
-        raise _Broken(f"{name}: device {where} is in two leases: {', '.join(sorted(users))}")
+    def _check_devices(self, name: str) -> None:
+        """A device is in one lease, or in the one that leaves it and the one that waits."""
+        for device in sorted(self._recheck):
+            users = self._users[device]
+            leases = [self.tables["lease"][id] for id in sorted(users)]
+            if len(leases) > 1 and not _hands_over(leases):
+                where, ids = f"{device.node}/{device.name}", ", ".join(sorted(users))
+                raise _Broken(f"{name}: device {where} is in more than one lease: {ids}")
+        self._recheck.clear()
 
     def _check_money(self, name: str, touched: set[str]) -> None:
         for id in sorted(touched):
@@ -186,3 +184,17 @@ class _Replay:
             key = min(written)
             sequence = written[key]["sequence"]
             raise _Broken(f"{table.name} {key}: commit {sequence} wrote it and it is gone")
+
+
+def _devices(lease: Values) -> list[Device]:
+    return msgspec.json.decode(lease["devices"], type=list[Device])
+
+
+def _hands_over(leases: list[Values]) -> bool:
+    waiting = [lease for lease in leases if lease["phase"] == Phase.PENDING]
+    leaving = [lease for lease in leases if lease["phase"] == Phase.DRAINING]
+    return (
+        len(leases) == 2
+        and len(waiting) == len(leaving) == 1
+        and leaving[0]["id"] in msgspec.json.decode(waiting[0]["waits_for"])
+    )
