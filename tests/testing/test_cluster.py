@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bidplane.testing import cluster as cluster_module
 from bidplane.testing import guard
 from bidplane.testing.cluster import Cluster, ClusterError
 from bidplane.testing.rig import Binaries
@@ -71,6 +73,19 @@ def test_stop_leaves_no_process_and_no_folder(kube_binaries: Binaries) -> None:
         assert all(map(alive, pids))
     assert not any(map(alive, pids))
     assert not folder.exists()
+
+
+@pytest.mark.kube
+def test_a_port_taken_meanwhile_is_given_up(
+    kube_binaries: Binaries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [taken.getsockname()[1], *(cluster_module.free_port() for _ in range(8))]
+        monkeypatch.setattr(cluster_module, "free_port", lambda: ports.pop(0))
+        with Cluster(kube_binaries, controllers=False) as running:
+            assert running.get("/readyz")[0] == 200
 
 
 @pytest.mark.kube

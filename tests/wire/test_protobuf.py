@@ -75,10 +75,8 @@ def test_every_special_case_is_in_a_sample() -> None:
             if field["type"] in messages and isinstance(value, dict):
                 inner = value if field.get("inline") else value.get(field["name"])
                 if field.get("many") == "map":
-                    inside = list((inner or {}).values())
-                else:
-                    inside = (inner or []) if field.get("many") else [inner]
-                for one in inside:
+                    inner = list((inner or {}).values())
+                for one in (inner or []) if field.get("many") else [inner]:
                     if one is not None:
                         walk(field["type"], one)
 

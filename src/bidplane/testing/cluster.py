@@ -31,6 +31,7 @@ from bidplane.testing.rig import Binaries
 
 READY_SECONDS = 60.0  # on a busy machine; 3 to 6 is usual
 POLL_SECONDS = 0.02
+ATTEMPTS = 3
 # Controllers that act on what only a kubelet or a disk can provide.
 NOT_WITHOUT_NODES = (
     "horizontal-pod-autoscaler-controller",
@@ -93,6 +94,16 @@ class Cluster:
 
     def start(self) -> None:
         """Return when every part asked for answers. Raises `ClusterError`, and leaves nothing."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._start()
+                return
+            except ClusterError as error:
+                # Someone else took a port between our look and the server's; look again.
+                if attempt == ATTEMPTS or "address already in use" not in str(error):
+                    raise
+
+    def _start(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bidplane-cluster-"))
         self._start_guard()
         try:
@@ -348,7 +359,7 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port nothing listens on now. Another process may take it first; then the start fails."""
+    """A port nothing listens on now. Another process may still take it first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -214,7 +214,7 @@ def build(
         )
     folder = built_folder(recipe, environ)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_suffix(".lock")):
+    with _alone(folder.with_name(f"{folder.name}.lock")):
         for number, command in enumerate(commands, start=1):
             label = f"[{number}/{len(commands)}] {command} {recipe.version}"
             if _missing(folder, [command]):
