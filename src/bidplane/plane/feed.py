@@ -1,0 +1,157 @@
+"""
+What happened to the objects of one resource, in order, and who waits for more.
+
+A watcher is a cursor into the feed, not a queue: however many watch, a change is kept
+once, and what a slow watcher costs is bounded by the history everyone shares. A watcher
+that falls behind the history is ended, as kube-apiserver ends it; its client resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from bidplane.wire import status
+
+HISTORY_COUNT = 1024  # changes kept per resource, at least
+HISTORY_BYTES = 8 << 20  # and at most about this much of them
+
+
+class Key(NamedTuple):
+    """Where an object is kept. `resource` is `pods` or `bids.bidplane.dev`."""
+
+    resource: str
+    namespace: str  # "" when the resource has none
+    name: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        return cls(*text.split("/", 2))
+
+
+class Item:
+    """One object at one revision. Nobody changes `obj` once an Item holds it."""
+
+    __slots__ = ("created", "key", "obj", "raw", "revision")
+
+    def __init__(self, key: Key, obj: dict[str, Any], raw: bytes, created: int, revision: int):
+        self.key, self.obj, self.raw = key, obj, raw
+        self.created, self.revision = created, revision
+
+    @property
+    def uid(self) -> str:
+        return str(self.obj["metadata"].get("uid", ""))
+
+    def __repr__(self) -> str:
+        return f"<Item {self.key} at {self.revision}>"
+
+
+ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
+
+
+class Change:
+    """One revision of one object: what it is now, and what it was."""
+
+    __slots__ = ("frames", "item", "previous", "type")
+
+    def __init__(self, type: ChangeType, item: Item, previous: Item | None):
+        self.type, self.item, self.previous = type, item, previous
+        # Encoded once for all watchers that ask for the same form.
+        self.frames: dict[Any, bytes] = {}
+
+    @property
+    def revision(self) -> int:
+        return self.item.revision
+
+    def __repr__(self) -> str:
+        return f"<{self.type} {self.item.key} at {self.item.revision}>"
+
+
+class Feed:
+    """The bounded history of one resource."""
+
+    def __init__(self, floor: int) -> None:
+        self.floor = floor  # changes after this revision are all here
+        self.closed = False
+        self._changes: list[Change] = []
+        self._base = 0  # position of the first change that is still here
+        self._bytes = 0
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def publish(self, change: Change) -> None:
+        self._changes.append(change)
+        self._bytes += len(change.item.raw)
+        if len(self._changes) >= 2 * HISTORY_COUNT:
+            self._forget(HISTORY_COUNT)
+        elif self._bytes > HISTORY_BYTES and len(self._changes) > 1:
+            self._forget(len(self._changes) // 2)
+        self.wake()
+
+    def _forget(self, count: int) -> None:
+        self.floor = self._changes[count - 1].revision
+        self._bytes -= sum(len(change.item.raw) for change in self._changes[:count])
+        del self._changes[:count]
+        self._base += count
+
+    def wake(self) -> None:
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        """End every watch."""
+        self.closed = True
+        self.wake()
+
+    @property
+    def end(self) -> int:
+        """The position after the newest change."""
+        return self._base + len(self._changes)
+
+    def position(self, revision: int) -> int:
+        """Where the changes after `revision` begin; `Gone` when they are no longer here."""
+        if revision < self.floor:
+            raise status.expired(revision, self.floor)
+        return self._base + bisect.bisect_right(
+            self._changes, revision, key=lambda change: change.revision
+        )
+
+    def read(self, position: int) -> list[Change] | None:
+        """The changes from `position` on, or None when some of them were forgotten."""
+        if position < self._base:
+            return None
+        return self._changes[position - self._base :]
+
+    def back(self) -> Iterator[Change]:
+        """Newest first."""
+        return reversed(self._changes)
+
+    async def more(self, position: int, until: float | None = None) -> None:
+        """
+        Return when there is something at `position`, the feed closes, or at `until`.
+
+        `until` is the event loop's time: it bounds a connection's life, not the plane's.
+        """
+        if self.closed or self.end > position:
+            return
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._waiting.add(waiter)
+        timer = loop.call_at(until, _expire, waiter) if until is not None else None
+        try:
+            await waiter
+        finally:
+            self._waiting.discard(waiter)
+            if timer is not None:
+                timer.cancel()
+
+
+def _expire(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,209 @@
+"""
+What a plane keeps in order by itself: namespaces that end, CRDs that end, and owners.
+
+Every commit says which objects may need a look; they are looked at one after the other, by a
+task that exists only while there is something to do. A look is idempotent, so after a restart
+everything is looked at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from bidplane.errors import ApiError, NotFound, Unavailable
+from bidplane.plane.call import Call
+from bidplane.plane.feed import Change, Item, Key
+from bidplane.plane.plane import Plane
+from bidplane.plane.registry import CRDS
+from bidplane.plane.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
+from bidplane.plane.verbs.update import keep
+from bidplane.wire.crds import CLEANUP
+from bidplane.wire.kinds import namespaces
+
+NAMESPACES = "namespaces"
+
+
+class Housekeeper:
+    def __init__(self, plane: Plane) -> None:
+        self._plane = plane
+        self._due: dict[Key, None] = {}  # an ordered set
+        self._task: asyncio.Task[None] | None = None
+        for item in plane.store.everything():
+            if _interesting(item.obj["metadata"]):
+                self._due[item.key] = None
+        plane.store.observers.append(self._observe)
+
+    def start(self) -> None:
+        """Look at what is due; needs a running event loop."""
+        if self._due and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        self._due.clear()
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def abandon(self) -> None:
+        self._due.clear()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def _observe(self, change: Change) -> None:
+        item = change.item
+        if change.type != "DELETED":
+            if _interesting(item.obj["metadata"]):
+                self._due[item.key] = None
+        else:
+            self._due.update(dict.fromkeys(self._plane.dependents.get(item.uid, ())))
+            # Whoever waits for this to be gone: its namespace, its CRD, its foreground owners.
+            if item.key.namespace:
+                self._due[Key(NAMESPACES, "", item.key.namespace)] = None
+            if self._plane.store.get(Key(CRDS, "", item.key.resource)):
+                self._due[Key(CRDS, "", item.key.resource)] = None
+            for owner in item.obj["metadata"].get("ownerReferences") or ():
+                if key := self._plane.uids.get(owner["uid"]):
+                    self._due[key] = None
+        self.start()
+
+    async def _run(self) -> None:
+        try:
+            while self._due:
+                key = next(iter(self._due))
+                del self._due[key]
+                try:
+                    await self._look(key)
+                except NotFound:
+                    pass  # someone else was quicker
+                except Unavailable:
+                    return  # the plane is closing
+        finally:
+            self._task = None
+
+    async def _look(self, key: Key) -> None:
+        item = self._plane.store.latest(key)
+        if item is None:
+            return None
+        meta = item.obj["metadata"]
+        if "deletionTimestamp" in meta:
+            if key.resource == NAMESPACES:
+                return await self._end_namespace(item)
+            if key.resource == CRDS and CLEANUP in (meta.get("finalizers") or ()):
+                return await self._end_crd(item)
+            if ORPHAN in (meta.get("finalizers") or ()):
+                return await self._orphan(item)
+            if FOREGROUND in (meta.get("finalizers") or ()):
+                return await self._foreground(item)
+        if meta.get("ownerReferences"):
+            await self._collect(item)
+        return None
+
+    async def _delete(self, item: Item, propagation: str = "") -> None:
+        if "deletionTimestamp" in item.obj["metadata"]:
+            return
+        resource = self._plane.registry.of_storage(item.key.resource)
+        if resource is None:
+            # Its CRD went with the process; nothing can serve it, and nothing holds it.
+            await self._plane.store.remove(item.key, item.obj)
+            return
+        call = Call(resource=resource, namespace=item.key.namespace, name=item.key.name)
+        try:
+            await delete(self._plane, call, DeleteOptions(uid=item.uid, propagation=propagation))
+        except (NotFound, Unavailable):
+            raise
+        except ApiError:
+            self._due[item.key] = None  # it changed meanwhile; look again
+
+    async def _end_namespace(self, item: Item) -> None:
+        name = item.key.name
+        for found in self._plane.store.in_namespace(name):
+            await self._delete(found)
+        latest = self._plane.store.latest(item.key)
+        if latest is None or next(self._plane.store.in_namespace(name), None) is not None:
+            return  # each deletion that follows brings us back
+        spec = dict(latest.obj.get("spec") or {})
+        spec["finalizers"] = [
+            finalizer
+            for finalizer in spec.get("finalizers") or ()
+            if finalizer != namespaces.FINALIZER
+        ]
+        if not spec["finalizers"]:
+            del spec["finalizers"]
+        await self._write(latest, {**latest.obj, "spec": spec})
+
+    async def _end_crd(self, item: Item) -> None:
+        for found in self._plane.store.items(item.key.name):
+            await self._delete(found)
+        latest = self._plane.store.latest(item.key)
+        if latest is not None and not self._plane.store.count(item.key.name):
+            await self._drop_finalizer(latest, CLEANUP)
+
+    async def _orphan(self, item: Item) -> None:
+        for key in sorted(self._plane.dependents.get(item.uid, ())):
+            if dependent := self._plane.store.latest(key):
+                await self._drop_owners(dependent, {item.uid})
+        if latest := self._plane.store.latest(item.key):
+            await self._drop_finalizer(latest, ORPHAN)
+
+    async def _foreground(self, item: Item) -> None:
+        waiting = False
+        for key in sorted(self._plane.dependents.get(item.uid, ())):
+            if dependent := self._plane.store.latest(key):
+                owners = dependent.obj["metadata"].get("ownerReferences") or ()
+                waiting = waiting or any(
+                    owner["uid"] == item.uid and owner.get("blockOwnerDeletion") for owner in owners
+                )
+                if all(self._gone_or_going(owner["uid"]) for owner in owners):
+                    await self._delete(dependent, "Foreground")
+        left = self._plane.dependents.get(item.uid, ())
+        still = any(self._plane.store.latest(key) for key in left)
+        if not (waiting and still) and (latest := self._plane.store.latest(item.key)):
+            await self._drop_finalizer(latest, FOREGROUND)
+
+    def _gone_or_going(self, uid: str) -> bool:
+        key = self._plane.uids.get(uid)
+        owner = key and self._plane.store.get(key)
+        return not owner or "deletionTimestamp" in owner.obj["metadata"]
+
+    async def _collect(self, item: Item) -> None:
+        """Delete what no owner is left of; forget the owners that are gone."""
+        owners = item.obj["metadata"]["ownerReferences"]
+        gone = {owner["uid"] for owner in owners if self._is_gone(owner)}
+        if len(gone) == len(owners):
+            await self._delete(item, "Background")
+        elif gone:
+            await self._drop_owners(item, gone)
+
+    def _is_gone(self, owner: dict[str, Any]) -> bool:
+        # An owner of a kind we do not serve may be anywhere: it is left alone, as upstream does.
+        if not self._plane.registry.serves_kind(owner["apiVersion"], owner["kind"]):
+            return False
+        return owner["uid"] not in self._plane.uids
+
+    async def _drop_owners(self, item: Item, uids: set[str]) -> None:
+        meta = dict(item.obj["metadata"])
+        left = [owner for owner in meta.get("ownerReferences") or () if owner["uid"] not in uids]
+        if left:
+            meta["ownerReferences"] = left
+        else:
+            meta.pop("ownerReferences", None)
+        await self._write(item, {**item.obj, "metadata": meta})
+
+    async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
+        meta = dict(item.obj["metadata"])
+        left = [name for name in meta.get("finalizers") or () if name != finalizer]
+        if left:
+            meta["finalizers"] = left
+        else:
+            meta.pop("finalizers", None)
+        await self._write(item, {**item.obj, "metadata": meta})
+
+    async def _write(self, item: Item, obj: dict[str, Any]) -> None:
+        await keep(self._plane, item, {**obj, "metadata": dict(obj["metadata"])})
+
+
+def _interesting(meta: dict[str, Any]) -> bool:
+    return "ownerReferences" in meta or "deletionTimestamp" in meta

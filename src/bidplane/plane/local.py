@@ -1,0 +1,101 @@
+"""
+The `local` transport: a client of a plane in this process.
+
+No TLS, no encoding, no copying: what it hands out is what the store holds. It acts as a
+member of `system:masters`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+from bidplane.api.kinds import POD, Kind
+from bidplane.kube.client import Listing, Object, WatchEvent
+from bidplane.plane.call import Call
+from bidplane.plane.plane import Plane
+from bidplane.plane.verbs import bind, create, delete, get, update, watch
+from bidplane.plane.verbs import list as listing
+from bidplane.plane.verbs import patch as patching
+
+
+class LocalClient:
+    """`find` gives the plane anew for each call, so a client outlives a restart of it."""
+
+    def __init__(self, find: Callable[[], Plane]) -> None:
+        self._find = find
+
+    def _call(
+        self, kind: Kind, namespace: str | None = None, name: str = "", subresource: str = ""
+    ) -> tuple[Plane, Call]:
+        plane = self._find()
+        resource = plane.registry.of(kind)
+        space = (namespace or "") if resource.namespaced else ""
+        call = Call(
+            resource=resource, namespace=space, name=name, subresource=subresource, warnings=[]
+        )
+        return plane, call
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        plane, call = self._call(kind, namespace, name)
+        return call.shown(get.get(plane, call).obj)
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        plane, call = self._call(kind, namespace)
+        wanted = listing.ListOptions(labels=labels, fields=fields)
+        page = listing.list_objects(plane, call, wanted)
+        return Listing([call.shown(item.obj) for item in page.items], str(page.revision))
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[WatchEvent]:
+        plane, call = self._call(kind, namespace)
+        wanted = watch.WatchOptions(labels=labels, fields=fields, resource_version=resource_version)
+        async for batch in watch.Watch(plane, call, wanted).batches():
+            for seen in batch:
+                yield WatchEvent(seen.type, call.shown(seen.obj))
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+        space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
+        plane, call = self._call(kind, space)
+        return await create.create(plane, call, obj)
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
+        meta = obj["metadata"]
+        plane, call = self._call(kind, meta.get("namespace"), meta["name"], subresource)
+        return await update.update(plane, call, obj)
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        plane, call = self._call(kind, namespace, name, subresource)
+        return await patching.patch(plane, call, patch, patching.MERGE)
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> None:
+        plane, call = self._call(kind, namespace, name)
+        await delete.delete(plane, call, delete.DeleteOptions(grace_seconds=grace_seconds, uid=uid))
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
+        plane, call = self._call(POD, namespace, pod, "binding")
+        await bind.bind(plane, call, {"metadata": {"uid": uid}, "target": {"name": node}})

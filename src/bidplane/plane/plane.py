@@ -1,0 +1,75 @@
+"""One plane: its store, what it serves, and what it keeps in order by itself."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.plane.call import Admit
+from bidplane.plane.feed import Change, Key
+from bidplane.plane.registry import CRDS, Registry
+from bidplane.plane.store import Store
+from bidplane.wire.metadata import GENERATED_ALPHABET, GENERATED_LENGTH
+
+
+class Plane:
+    def __init__(
+        self,
+        name: str,
+        uid: str,
+        store: Store,
+        *,
+        clock: Clock,
+        dice: random.Random,
+        admit: Admit | None = None,
+    ) -> None:
+        self.name, self.uid, self.store = name, uid, store
+        self.clock, self.admit = clock, admit
+        self.registry = Registry()
+        self.uids: dict[str, Key] = {}
+        self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
+        self._dice = dice
+        for item in store.everything():
+            self._index(item.key, item.obj, None)
+        for item in store.items(CRDS):
+            self.registry.install(item.obj)
+        store.observers.append(self._observe)
+
+    def __repr__(self) -> str:
+        return f"<Plane {self.name} at {self.store.revision}>"
+
+    def now(self) -> str:
+        return rfc3339(self.clock.now())
+
+    def new_uid(self) -> str:
+        return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
+
+    def new_suffix(self) -> str:
+        return "".join(self._dice.choices(GENERATED_ALPHABET, k=GENERATED_LENGTH))
+
+    def _observe(self, change: Change) -> None:
+        key, deleted = change.item.key, change.type == "DELETED"
+        before = change.previous.obj if change.previous else None
+        self._index(key, None if deleted else change.item.obj, before)
+        if key.resource == CRDS:
+            if deleted:
+                self.registry.uninstall(key.name)
+                self.store.drop_feed(change.item.obj)
+            else:
+                self.registry.install(change.item.obj)
+
+    def _index(self, key: Key, obj: dict[str, Any] | None, before: dict[str, Any] | None) -> None:
+        if before is not None:
+            self.uids.pop(before["metadata"].get("uid", ""), None)
+            for owner in before["metadata"].get("ownerReferences") or ():
+                held = self.dependents.get(owner["uid"])
+                if held is not None:
+                    held.discard(key)
+                    if not held:
+                        del self.dependents[owner["uid"]]
+        if obj is not None:
+            self.uids[obj["metadata"].get("uid", "")] = key
+            for owner in obj["metadata"].get("ownerReferences") or ():
+                self.dependents.setdefault(owner["uid"], set()).add(key)

@@ -1,0 +1,175 @@
+"""
+All planes of an installation: one folder each, opened when first used.
+
+    ROOT/NAME/plane.db      the plane
+    ROOT/.gone-…            a plane whose deletion was interrupted; swept at the next start
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+from bidplane.kube.client import Client, Object
+from bidplane.machinery.clock import Clock
+from bidplane.plane.call import Admit
+from bidplane.plane.housekeeping import Housekeeper
+from bidplane.plane.journal import Journal
+from bidplane.plane.local import LocalClient
+from bidplane.plane.plane import Plane
+from bidplane.plane.seeds import seed
+from bidplane.plane.store import Store
+from bidplane.runtime.credentials import Tokens
+from bidplane.wire import status
+from bidplane.wire.names import label_problems
+
+FILE = "plane.db"
+_GONE = ".gone-"
+# Commits wait for the disk, not for a core; more threads let more planes sync at once.
+_WRITERS = 4
+
+
+class PodLogs(Protocol):
+    async def open(
+        self, plane: str, pod: Object, container: str, *, follow: bool, tail: int | None
+    ) -> AsyncIterator[bytes]:
+        """The container's output; raises `ApiError` when there is none."""
+        ...
+
+
+class Planes:
+    """`inline` commits on the event loop: the simulator's deterministic order."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: Clock,
+        tokens: Tokens,
+        crds: Sequence[dict[str, Any]] = (),
+        admit: Admit | None = None,
+        pod_logs: PodLogs | None = None,
+        durable: bool = True,
+        inline: bool = False,
+        dice: random.Random | None = None,
+    ) -> None:
+        self.clock, self.tokens, self.pod_logs = clock, tokens, pod_logs
+        self._root, self._crds, self._admit = root, crds, admit
+        self._durable = durable
+        self._dice = dice or random.Random(secrets.randbits(256))
+        self._executor = (
+            None if inline else ThreadPoolExecutor(_WRITERS, thread_name_prefix="plane-writer")
+        )
+        self._open: dict[str, tuple[Plane, Housekeeper]] = {}
+        self._making: dict[str, asyncio.Lock] = {}
+        root.mkdir(parents=True, exist_ok=True)
+        for left in root.glob(f"{_GONE}*"):
+            shutil.rmtree(left)
+
+    def __repr__(self) -> str:
+        return f"<Planes [{len(self.names())} there, {len(self._open)} open]>"
+
+    # Life.
+
+    async def create(self, name: str) -> str:
+        """Make the plane if it is not there; returns its uid."""
+        if problems := label_problems(name):
+            raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
+        async with self._making.setdefault(name, asyncio.Lock()):
+            folder = self._root / name
+            folder.mkdir(exist_ok=True)
+            journal: Journal | None = None
+            if name not in self._open:
+                journal = Journal(folder / FILE, durable=self._durable)
+            plane, keeper = self._opened(name, journal)
+            fresh = plane.store.journal.fact("ready") is None
+            await seed(plane, self._crds)
+            if fresh:
+                plane.store.forget_history()
+                plane.store.journal.remember("ready", "yes")
+            keeper.start()
+            return plane.uid
+
+    def _opened(self, name: str, journal: Journal | None = None) -> tuple[Plane, Housekeeper]:
+        found = self._open.get(name)
+        if found is not None:
+            return found
+        if journal is None:
+            path = self._root / name / FILE
+            if label_problems(name) or not path.exists():
+                raise status.refuse(404, "NotFound", f"there is no plane {name!r}")
+            journal = Journal(path, durable=self._durable)
+        uid = journal.fact("uid")
+        store = Store(journal, self._executor)
+        if uid is None:
+            uid = self._new_uid()
+            journal.remember("uid", uid)
+        plane = Plane(name, uid, store, clock=self.clock, dice=self._dice, admit=self._admit)
+        keeper = Housekeeper(plane)
+        self._open[name] = plane, keeper
+        return plane, keeper
+
+    def _new_uid(self) -> str:
+        return f"{self._dice.getrandbits(64):016x}"
+
+    async def delete(self, name: str) -> None:
+        """Remove everything of the plane; nothing happens if it is not there."""
+        async with self._making.setdefault(name, asyncio.Lock()):
+            folder = self._root / name
+            if label_problems(name) or not folder.exists():
+                return
+            opened = self._open.pop(name, None)
+            if opened is not None:
+                plane, keeper = opened
+                await keeper.stop()
+                await plane.store.close(f"the plane {name} was deleted")
+            # The name is free at once; a crash during the removal leaves nothing half there.
+            gone = self._root / f"{_GONE}{name}-{self._dice.getrandbits(32):08x}"
+            folder.rename(gone)
+            shutil.rmtree(gone)
+
+    def names(self) -> list[str]:
+        return sorted(path.parent.name for path in self._root.glob(f"[!.]*/{FILE}"))
+
+    def uid(self, name: str) -> str | None:
+        """The uid of the plane, or None when there is no such plane."""
+        if label_problems(name) or not (self._root / name / FILE).exists():
+            return None
+        return self._opened(name)[0].uid
+
+    def plane(self, name: str) -> Plane:
+        """The plane, opened if need be; `NotFound` when there is none."""
+        plane, keeper = self._opened(name)
+        keeper.start()
+        return plane
+
+    def client(self, name: str) -> Client:
+        return LocalClient(lambda: self.plane(name))
+
+    async def close(self) -> None:
+        """Finish what is being written, end the watches, close the files."""
+        for plane, keeper in list(self._open.values()):
+            await keeper.stop()
+            await plane.store.close("the server is shutting down")
+        self._open.clear()
+        if self._executor is not None:
+            self._executor.shutdown()
+
+    def abandon(self) -> None:
+        """As kill -9: what was not committed never happened."""
+        for plane, keeper in self._open.values():
+            keeper.abandon()
+            plane.store.abandon()
+        self._open.clear()
+        if self._executor is not None:
+            self._executor.shutdown(wait=False)
+
+    def facts(self) -> Mapping[str, int]:
+        """For metrics: how many planes there are, and how many are open."""
+        return {"planes": len(self.names()), "open": len(self._open)}

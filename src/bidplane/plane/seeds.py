@@ -1,0 +1,44 @@
+"""What a new plane already has: namespaces, their ServiceAccount, and the given CRDs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bidplane.api.kinds import CRD, NAMESPACE, SERVICE_ACCOUNT, Kind
+from bidplane.errors import AlreadyExists
+from bidplane.plane.call import Call
+from bidplane.plane.plane import Plane
+from bidplane.plane.verbs.create import create
+from bidplane.plane.verbs.update import change
+
+NAMESPACES = ("default", "kube-system")
+
+
+async def seed(plane: Plane, crds: Sequence[Mapping[str, Any]]) -> None:
+    """Idempotent: what is there stays, and a CRD that differs is brought up to date."""
+    # All at once: a write sees the ones staged before it, and they commit together.
+    await asyncio.gather(
+        *(_ensure(plane, NAMESPACE, name) for name in NAMESPACES),
+        *(_ensure(plane, SERVICE_ACCOUNT, "default", space) for space in NAMESPACES),
+        *(_install(plane, crd) for crd in crds),
+    )
+
+
+def _call(plane: Plane, kind: Kind, name: str = "", namespace: str = "") -> Call:
+    return Call(resource=plane.registry.of(kind), name=name, namespace=namespace, warnings=[])
+
+
+async def _ensure(plane: Plane, kind: Kind, name: str, namespace: str = "") -> None:
+    call = _call(plane, kind, name, namespace)
+    if plane.store.latest(call.key) is None:
+        await create(plane, call, {"metadata": {"name": name}})
+
+
+async def _install(plane: Plane, crd: Mapping[str, Any]) -> None:
+    try:
+        await create(plane, _call(plane, CRD), crd)
+    except AlreadyExists:
+        call = _call(plane, CRD, crd["metadata"]["name"])
+        await change(plane, call, lambda old: {**old, "spec": crd["spec"]})

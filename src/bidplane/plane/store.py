@@ -1,0 +1,282 @@
+"""
+The objects of one plane: in memory for reading, in the journal for keeping.
+
+A write is *staged* first: it gets its revision and is seen by the next writer, so two
+writers cannot both build on the same state. It is *committed* when its batch is on disk:
+only then do readers and watchers see it and the writer hears of it. Between reading
+`latest` and staging there is no await, which is the whole of our concurrency control.
+
+While one batch is being synced the next one gathers: that is the group commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from typing import Any
+
+import msgspec
+
+from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key
+from bidplane.plane.journal import Journal, Row
+from bidplane.wire import status
+
+COMPACT_EVERY = 4096  # revisions
+KEEP = 1024  # revisions that stay resumable in the journal
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.decode
+
+
+class _Staged:
+    __slots__ = ("deleted", "done", "item", "previous")
+
+    def __init__(self, item: Item, previous: Item | None, deleted: bool) -> None:
+        self.item, self.previous, self.deleted = item, previous, deleted
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def row(self) -> Row:
+        item = self.item
+        return Row(item.revision, str(item.key), item.created, self.deleted, item.raw)
+
+
+class Store:
+    """`executor=None` commits on the event loop: for the simulator, which owns all order."""
+
+    def __init__(self, journal: Journal, executor: Executor | None) -> None:
+        self.journal = journal
+        self._executor = executor
+        self._objects: dict[str, dict[str, dict[str, Item]]] = {}  # resource, namespace, name
+        self._overlay: dict[Key, _Staged] = {}
+        self._gathering: list[_Staged] = []
+        self._committing = False
+        self._scheduled = False
+        self._feeds: dict[str, Feed] = {}
+        self._idle: asyncio.Future[None] | None = None
+        self.closed = ""  # why, when it is
+        self.observers: list[Callable[[Change], None]] = []
+        self._compacted = int(journal.fact("compacted") or 0)
+        self._floor = self._compacted  # of a feed nothing has been published to
+        self.revision = self._compacted  # committed
+        self._head = self.revision  # staged
+        self._load()
+
+    def _load(self) -> None:
+        for row in self.journal.rows():
+            item = Item(
+                Key.parse(row.key), _decode(row.value), row.value, row.created, row.revision
+            )
+            self._apply(item, row.deleted)
+        self._head = self.revision
+
+    # Reading: what is committed.
+
+    def get(self, key: Key) -> Item | None:
+        return self._objects.get(key.resource, {}).get(key.namespace, {}).get(key.name)
+
+    def items(self, resource: str, namespace: str = "") -> list[Item]:
+        """The objects of `resource`, in order of namespace and name; of all namespaces if ""."""
+        spaces = self._objects.get(resource, {})
+        if namespace:
+            found = spaces.get(namespace, {})
+            return [found[name] for name in sorted(found)]
+        return [spaces[space][name] for space in sorted(spaces) for name in sorted(spaces[space])]
+
+    def items_at(self, resource: str, namespace: str, revision: int) -> list[Item]:
+        """As `items`, but as of `revision`: later changes are undone. `Gone` if too old."""
+        feed = self.feed(resource)
+        if revision < feed.floor:
+            raise status.expired_continue()
+        now = {item.key: item for item in self.items(resource, namespace)}
+        for change in feed.back():
+            if change.revision <= revision:
+                break
+            if namespace and change.item.key.namespace != namespace:
+                continue
+            if change.previous is None:
+                now.pop(change.item.key, None)
+            else:
+                now[change.item.key] = change.previous
+        return [now[key] for key in sorted(now)]
+
+    def count(self, resource: str) -> int:
+        return sum(map(len, self._objects.get(resource, {}).values()))
+
+    def in_namespace(self, namespace: str) -> Iterator[Item]:
+        """Every object of every resource in `namespace`."""
+        for spaces in list(self._objects.values()):
+            yield from list(spaces.get(namespace, {}).values())
+
+    def everything(self) -> Iterator[Item]:
+        for spaces in list(self._objects.values()):
+            for found in list(spaces.values()):
+                yield from list(found.values())
+
+    def feed(self, resource: str) -> Feed:
+        feed = self._feeds.get(resource)
+        if feed is None:
+            feed = self._feeds[resource] = Feed(self._floor)
+            feed.closed = bool(self.closed)
+        return feed
+
+    def drop_feed(self, crd: dict[str, Any]) -> None:
+        """End the watches of a resource that is no longer served."""
+        spec = crd["spec"]
+        resource = f"{spec['names']['plural']}.{spec['group']}"
+        self.feed(resource).close()
+        self._feeds[resource] = Feed(self.revision)
+
+    # Writing.
+
+    def latest(self, key: Key) -> Item | None:
+        """What a writer must build on: staged if there is such, else committed."""
+        staged = self._overlay.get(key)
+        if staged is None:
+            return self.get(key)
+        return None if staged.deleted else staged.item
+
+    async def put(self, key: Key, obj: dict[str, Any]) -> Item:
+        """
+        Keep `obj`, which the caller gives away, as the newest state of `key`.
+
+        The caller has decided on `latest(key)` without awaiting since.
+        """
+        return await self._stage(key, obj, deleted=False)
+
+    async def remove(self, key: Key, last: dict[str, Any]) -> Item:
+        """Delete `key`, whose watchers see `last`, at the revision of its deletion."""
+        obj = {**last, "metadata": dict(last["metadata"])}
+        return await self._stage(key, obj, deleted=True)
+
+    async def _stage(self, key: Key, obj: dict[str, Any], *, deleted: bool) -> Item:
+        if self.closed:
+            raise status.unavailable(self.closed)
+        previous = self.latest(key)
+        revision = self._head + 1
+        obj["metadata"]["resourceVersion"] = str(revision)
+        created = previous.created if previous else revision
+        item = Item(key, obj, _encode(obj), created, revision)
+        staged = _Staged(item, previous, deleted)
+        self._head = revision
+        self._overlay[key] = staged
+        self._gathering.append(staged)
+        if self._executor is None:
+            self._commit_here()
+        elif not self._committing and not self._scheduled:
+            # One turn of the loop later: requests that arrived together commit together.
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._commit_next)
+        await staged.done
+        return item
+
+    # Committing.
+
+    def _commit_here(self) -> None:
+        batch, self._gathering = self._gathering, []
+        try:
+            self._write([staged.row() for staged in batch])
+        except Exception as error:  # a full disk, a lost file: whatever it is, nobody is told "ok"
+            self._fail(batch, error)
+            return
+        self._publish(batch)
+
+    def _commit_next(self) -> None:
+        self._scheduled = False
+        if self._committing or not self._gathering or self.closed or self._executor is None:
+            return
+        batch, self._gathering = self._gathering, []
+        self._committing = True
+        rows = [staged.row() for staged in batch]
+        running = asyncio.get_running_loop().run_in_executor(self._executor, self._write, rows)
+        running.add_done_callback(lambda done: self._committed(batch, done))
+
+    def _write(self, rows: list[Row]) -> None:
+        """Blocks; the one place that touches the journal while the plane is open."""
+        self.journal.append(rows)
+        newest = rows[-1].revision
+        if newest - self._compacted >= COMPACT_EVERY + KEEP:
+            self._compacted = newest - KEEP
+            self.journal.compact(self._compacted)
+
+    def _committed(self, batch: list[_Staged], done: asyncio.Future[None]) -> None:
+        self._committing = False
+        error = None if done.cancelled() else done.exception()
+        if done.cancelled() or error is not None:
+            self._fail(batch, error)
+        else:
+            self._publish(batch)
+        self._commit_next()
+        if not self._committing and self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _publish(self, batch: list[_Staged]) -> None:
+        for staged in batch:
+            if self._overlay.get(staged.item.key) is staged:
+                del self._overlay[staged.item.key]
+            change = self._apply(staged.item, staged.deleted)
+            for observe in self.observers:
+                observe(change)
+        for staged in batch:
+            if not staged.done.done():
+                staged.done.set_result(None)
+
+    def _apply(self, item: Item, deleted: bool) -> Change:
+        key = item.key
+        found = self._objects.setdefault(key.resource, {}).setdefault(key.namespace, {})
+        previous = found.get(key.name)
+        kind: ChangeType
+        if deleted:
+            found.pop(key.name, None)
+            if not found:
+                del self._objects[key.resource][key.namespace]
+            kind = "DELETED"
+        else:
+            found[key.name] = item
+            kind = "ADDED" if previous is None else "MODIFIED"
+        self.revision = item.revision
+        change = Change(kind, item, previous)
+        self.feed(key.resource).publish(change)
+        return change
+
+    def _fail(self, batch: list[_Staged], error: BaseException | None) -> None:
+        """Nothing of `batch` was kept; what was staged on top of it cannot stand either."""
+        batch = batch + self._gathering
+        self._gathering = []
+        self._overlay.clear()
+        self._head = self.revision
+        for staged in batch:
+            if not staged.done.done():
+                staged.done.set_exception(
+                    status.unavailable(f"the write could not be kept: {error or 'cancelled'}")
+                )
+
+    def forget_history(self) -> None:
+        """Watches can no longer resume from before now (nobody has seen the seeding)."""
+        self._compacted = self._floor = self.revision
+        self.journal.compact(self.revision)
+        self._feeds.clear()
+
+    # Ending.
+
+    def shut(self, why: str) -> None:
+        """Refuse writes and end watches from now on."""
+        self.closed = why
+        for feed in self._feeds.values():
+            feed.close()
+        self._fail([], RuntimeError(why))
+
+    async def close(self, why: str) -> None:
+        """Let the batch that is being written finish, then close the file."""
+        if self._committing:
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        self.shut(why)
+        self.journal.close()
+
+    def abandon(self) -> None:
+        """As kill -9 would: what was not committed never happened."""
+        self.observers.clear()
+        self.shut("the server was killed")
+        if not self._committing:
+            self.journal.close()

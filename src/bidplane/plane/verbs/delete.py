@@ -1,0 +1,128 @@
+"""
+DELETE: at once, after the grace period, or after the finalizers.
+
+A pod bound to a node is only marked: the node stops it, then deletes it with grace 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bidplane.kube.client import Object
+from bidplane.machinery.clock import rfc3339
+from bidplane.plane.call import Call
+from bidplane.plane.feed import Item
+from bidplane.plane.plane import Plane
+from bidplane.plane.verbs.update import is_finished
+from bidplane.wire import status
+
+ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+_POLICIES = ("Background", "Foreground", "Orphan")
+
+
+class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    grace_seconds: int | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    propagation: str = ""
+
+
+def options(body: Object, query: dict[str, str]) -> DeleteOptions:
+    """From a request's body and query; the query wins where both speak."""
+    conditions = body.get("preconditions") or {}
+    grace: Any = query.get("gracePeriodSeconds", body.get("gracePeriodSeconds"))
+    propagation = query.get("propagationPolicy") or body.get("propagationPolicy") or ""
+    if propagation and propagation not in _POLICIES:
+        raise status.bad_request(
+            f'invalid propagationPolicy "{propagation}": use one of {", ".join(_POLICIES)}'
+        )
+    if body.get("orphanDependents"):
+        propagation = "Orphan"
+    try:
+        grace_seconds = None if grace is None else int(grace)
+    except ValueError:
+        raise status.bad_request(f"invalid gracePeriodSeconds {grace!r}") from None
+    return DeleteOptions(
+        grace_seconds=grace_seconds,
+        uid=conditions.get("uid"),
+        resource_version=conditions.get("resourceVersion"),
+        propagation=propagation,
+    )
+
+
+async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item, bool]:
+    """The object's last state, and whether it is gone."""
+    latest = plane.store.latest(call.key)
+    if latest is None:
+        raise status.not_found(call.about)
+    _preconditions(call, wanted, latest)
+    grace = _grace(call, wanted, latest.obj)
+    meta = dict(latest.obj["metadata"])
+    obj = {**latest.obj, "metadata": meta}
+    _mark(plane, obj, meta, grace)
+    _propagate(plane, call, wanted, meta)
+    if call.resource.storage == "namespaces":
+        obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
+    gone = is_finished(obj)
+    if call.dry_run:
+        return Item(latest.key, obj, latest.raw, latest.created, latest.revision), gone
+    if gone:
+        return await plane.store.remove(call.key, latest.obj), True
+    if meta == latest.obj["metadata"]:
+        return latest, False  # already on its way
+    return await plane.store.put(call.key, obj), False
+
+
+def _preconditions(call: Call, wanted: DeleteOptions, latest: Item) -> None:
+    if wanted.uid not in (None, "", latest.uid):
+        why = (
+            f"Precondition failed: UID in precondition: {wanted.uid},"
+            f" UID in object meta: {latest.uid}"
+        )
+        raise status.conflict(call.about, why)
+    if wanted.resource_version not in (None, "", str(latest.revision)):
+        why = (
+            f"Precondition failed: ResourceVersion in precondition: {wanted.resource_version},"
+            f" ResourceVersion in object meta: {latest.revision}"
+        )
+        raise status.conflict(call.about, why)
+
+
+def _grace(call: Call, wanted: DeleteOptions, obj: Object) -> int:
+    """Seconds a pod has to stop; nothing else stops gracefully."""
+    if call.resource.storage != "pods":
+        return 0
+    spec, phase = obj.get("spec") or {}, (obj.get("status") or {}).get("phase")
+    if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
+        return 0  # nothing runs
+    if wanted.grace_seconds is not None:
+        return max(0, wanted.grace_seconds)
+    return int(spec.get("terminationGracePeriodSeconds", 30))
+
+
+def _mark(plane: Plane, obj: Object, meta: dict[str, Any], grace: int) -> None:
+    before = meta.get("deletionGracePeriodSeconds")
+    # A second delete may shorten the grace, never lengthen it.
+    if "deletionTimestamp" in meta and (before is None or before <= grace):
+        return
+    if "deletionTimestamp" not in meta and "generation" in meta:
+        meta["generation"] += 1
+    meta["deletionTimestamp"] = rfc3339(plane.clock.now() + grace)
+    meta["deletionGracePeriodSeconds"] = grace
+
+
+def _propagate(plane: Plane, call: Call, wanted: DeleteOptions, meta: dict[str, Any]) -> None:
+    """Orphaning and foreground deletion are finalizers that the garbage collector takes off."""
+    finalizers = list(meta.get("finalizers") or ())
+    choice = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(wanted.propagation)
+    if wanted.propagation:
+        finalizers = [name for name in finalizers if name not in (ORPHAN, FOREGROUND)]
+    # Without dependents there is nothing to wait for.
+    if choice and plane.dependents.get(meta.get("uid", "")):
+        finalizers.append(choice)
+    if finalizers:
+        meta["finalizers"] = finalizers
+    else:
+        meta.pop("finalizers", None)

@@ -1,0 +1,170 @@
+"""
+What happens to an object between the client's bytes and the store, on any write.
+
+Nothing here awaits: the verbs rely on it (see `store`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bidplane.kube.client import Object
+from bidplane.plane.call import Call
+from bidplane.plane.plane import Plane
+from bidplane.wire import crds, decode, kinds, metadata, resources, status, validate
+from bidplane.wire.shapes import Shape
+from bidplane.wire.status import Cause
+
+OBJECT_LIMIT = 1_572_864  # bytes: 1.5 MiB, what etcd takes
+
+
+def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
+    """A copy of what was sent, as its kind has it; 400 when it is something else."""
+    resource = call.resource
+    if not isinstance(sent, dict) and not hasattr(sent, "keys"):
+        raise status.bad_request("the object provided is not a JSON object")
+    kind, api_version = sent.get("kind") or resource.kind, sent.get("apiVersion")
+    if kind != resource.kind or api_version not in (None, "", resource.api_version):
+        raise status.bad_request(
+            f"the API version in the data ({api_version}) does not match the expected API version"
+            f" ({resource.api_version})"
+            if kind == resource.kind
+            else f"{kind} in version {api_version!r} cannot be handled as a {resource.kind}"
+        )
+    report = decode.Report()
+    obj = decode.clean(sent, shape or resources.shape(resource), report)
+    _judge(call, report)
+    obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
+    obj.setdefault("metadata", {})
+    return call.kept(obj)
+
+
+def _judge(call: Call, report: decode.Report) -> None:
+    resource = call.resource
+    head = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+    if report.wrong:
+        if resource.custom:
+            raise status.invalid(call.about, report.wrong)
+        raise status.bad_request(f"{head}: json: {report.wrong[0]}")
+    if not report.unknown or call.field_validation == "Ignore":
+        return
+    said = [f'unknown field "{path}"' for path in report.unknown]
+    if call.field_validation == "Strict":
+        raise status.bad_request(f"{head}: strict decoding error: {', '.join(said)}")
+    call.warnings.extend(said)
+
+
+def for_create(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
+    """Give a new object what the server gives it, and refuse it if it is wrong."""
+    resource, rules, meta = call.resource, kinds.rules(call.resource.storage), obj["metadata"]
+    if resource.namespaced:
+        if meta.get("namespace") not in (None, "", call.namespace):
+            raise status.bad_request(
+                "the namespace of the provided object does not match the namespace sent on the"
+                " request"
+            )
+        meta["namespace"] = call.namespace
+    else:
+        meta.pop("namespace", None)
+    if meta.get("resourceVersion"):
+        raise status.bad_request("resourceVersion should not be set on objects to be created")
+    for field in ("deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink"):
+        meta.pop(field, None)
+    if not meta.get("name") and meta.get("generateName"):
+        meta["name"] = metadata.generated_name(meta["generateName"], plane.new_suffix())
+    meta["uid"], meta["creationTimestamp"] = plane.new_uid(), plane.now()
+    if resource.custom or rules.generation:
+        meta["generation"] = 1
+    if resource.has_status and not rules.keeps_status:
+        obj.pop("status", None)
+    rules.default(obj)
+    rules.create(obj)
+    _own(plane, call, obj)
+    named = _named(call, meta.get("name", ""))
+    _check(plane, named, "CREATE", obj, None)
+
+
+def for_update(plane: Plane, call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
+    """`new` as it may replace `old`: with what only the server sets, and only what may change."""
+    resource, rules = call.resource, kinds.rules(call.resource.storage)
+    changed_fixed = metadata.carry_over(new, old)
+    if call.subresource == "status":
+        new = _status_only(call, new, old)
+    elif resource.has_status and not _owns_status(call):
+        _put(new, "status", old.get("status"))
+    rules.default(new)
+    _own(plane, call, new)
+    if changed_fixed:
+        raise status.invalid(call.about, changed_fixed)
+    if (resource.custom or rules.generation) and _intent(call, new) != _intent(call, old):
+        new["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
+    _check(plane, call, "UPDATE", new, old)
+    return new
+
+
+def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
+    """A CRD is served from the moment it is kept; its cleanup is a finalizer, as upstream."""
+    if call.resource.storage != "customresourcedefinitions.apiextensions.k8s.io":
+        return
+    if crds.problems(obj):
+        return  # _check will say so
+    obj["status"] = crds.established(obj, plane.now())
+    finalizers = obj["metadata"].setdefault("finalizers", [])
+    if crds.CLEANUP not in finalizers and "deletionTimestamp" not in obj["metadata"]:
+        finalizers.append(crds.CLEANUP)
+    call.warnings.extend(crds.warnings(obj))
+
+
+def _owns_status(call: Call) -> bool:
+    return call.resource.storage == "customresourcedefinitions.apiextensions.k8s.io"
+
+
+def _status_only(call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
+    kept = dict(old)
+    _put(kept, "status", new.get("status"))
+    # Upstream lets a built-in's status writer touch metadata (a kubelet sets annotations so).
+    kept["metadata"] = dict(old["metadata"] if call.resource.custom else new["metadata"])
+    return kept
+
+
+def _put(obj: dict[str, Any], field: str, value: Any) -> None:
+    if value is None:
+        obj.pop(field, None)
+    else:
+        obj[field] = value
+
+
+def _intent(call: Call, obj: Object) -> Any:
+    """What `generation` counts changes of."""
+    if call.resource.custom:
+        ignored = {"metadata", "status"} if call.resource.has_status else {"metadata"}
+        return {key: value for key, value in obj.items() if key not in ignored}
+    return obj.get("spec")
+
+
+def _named(call: Call, name: str) -> Call:
+    call.name = name
+    return call
+
+
+def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    resource, rules = call.resource, kinds.rules(call.resource.storage)
+    found = metadata.problems(new, namespaced=resource.namespaced, name_rule=rules.name)
+    shown = call.shown(new)
+    found += validate.problems(shown, resources.shape(resource))
+    if not found:
+        found += rules.validate(new)
+        if old is not None:
+            found += rules.change(new, old)
+    if found:
+        raise status.invalid(call.about, found)
+    if plane.admit is not None:
+        refusals = plane.admit(
+            plane.name,
+            operation,
+            resource.coordinates,
+            shown,
+            None if old is None else call.shown(old),
+        )
+        if refusals:
+            raise status.invalid(call.about, [Cause(words) for words in refusals])

@@ -1,0 +1,88 @@
+"""PUT and what PATCH becomes: replace an object that has not changed since it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from bidplane.kube.client import Object
+from bidplane.plane.call import Call
+from bidplane.plane.feed import Item
+from bidplane.plane.plane import Plane
+from bidplane.plane.verbs import prepare
+from bidplane.wire import status
+from bidplane.wire.status import Cause
+
+
+async def update(plane: Plane, call: Call, sent: Any) -> Object:
+    def replaced(old: Object) -> Any:
+        name = (sent.get("metadata") or {}).get("name") if isinstance(sent, dict) else call.name
+        if name not in (None, "", call.name):
+            raise status.bad_request(
+                f"the name of the object ({name}) does not match the name on the URL ({call.name})"
+            )
+        version = (sent.get("metadata") or {}).get("resourceVersion")
+        if not version and call.resource.custom:
+            words = "Invalid value: 0x0: must be specified for an update"
+            raise status.invalid(call.about, [Cause(words, "metadata.resourceVersion")])
+        return sent
+
+    return await change(plane, call, replaced)
+
+
+async def change(plane: Plane, call: Call, make: Callable[[Object], Any]) -> Object:
+    """Put `make(current)` in place of the current object."""
+    latest = plane.store.latest(call.key)
+    if latest is None:
+        raise status.not_found(call.about)
+    new = prepare.shaped(call, make(call.shown(latest.obj)))
+    _preconditions(call, new, latest)
+    new = prepare.for_update(plane, call, new, latest.obj)
+    if call.dry_run:
+        return call.shown(new)
+    if _same(new, latest.obj):
+        # Nothing to write; but the answer must not run ahead of what is committed.
+        return call.shown(latest.obj)
+    return call.shown((await keep(plane, latest, new)).obj)
+
+
+async def keep(plane: Plane, latest: Item, new: dict[str, Any]) -> Item:
+    """Write `new`, or remove the object if nothing holds it back any more."""
+    if is_finished(new):
+        return await plane.store.remove(latest.key, new)
+    return await plane.store.put(latest.key, new)
+
+
+def is_finished(obj: Object) -> bool:
+    """Whether an object being deleted has neither a finalizer nor grace left."""
+    meta = obj["metadata"]
+    return (
+        "deletionTimestamp" in meta
+        and not meta.get("finalizers")
+        and not meta.get("deletionGracePeriodSeconds")
+        and not (obj["kind"] == "Namespace" and (obj.get("spec") or {}).get("finalizers"))
+    )
+
+
+def _preconditions(call: Call, new: Object, latest: Item) -> None:
+    meta = new["metadata"]
+    if meta.get("uid") not in (None, "", latest.uid):
+        why = (
+            f"Precondition failed: UID in precondition: {meta['uid']},"
+            f" UID in object meta: {latest.uid}"
+        )
+        raise status.conflict(call.about, why)
+    version = meta.get("resourceVersion")
+    if version not in (None, "", str(latest.revision)):
+        if not version.isdecimal():
+            words = f'Invalid value: "{version}": must be an integer'
+            raise status.invalid(call.about, [Cause(words, "metadata.resourceVersion")])
+        raise status.conflict(call.about, status.MODIFIED)
+
+
+def _same(new: Object, old: Object) -> bool:
+    ignored = "resourceVersion"
+    return {**new, "metadata": {**new["metadata"], ignored: ""}} == {
+        **old,
+        "metadata": {**old["metadata"], ignored: ""},
+    }

@@ -1,0 +1,85 @@
+"""ConfigMaps and Secrets: keys, sizes, and the promise of `immutable`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+from bidplane.wire.kinds.rules import Object, Rules
+from bidplane.wire.names import config_key_problems
+from bidplane.wire.status import Cause
+
+SIZE_LIMIT = 1 << 20  # bytes of data
+
+
+def _keys(obj: Object, *fields: str) -> list[Cause]:
+    return [
+        Cause(f'Invalid value: "{key}": {words}', f"{field}[{key}]")
+        for field in fields
+        for key in obj.get(field) or {}
+        for words in config_key_problems(key)
+    ]
+
+
+def _size(obj: Object, *fields: str) -> list[Cause]:
+    size = sum(len(value) for field in fields for value in (obj.get(field) or {}).values())
+    if size <= SIZE_LIMIT:
+        return []
+    words = f"Too long: may not be more than {SIZE_LIMIT} bytes"
+    return [Cause(words, "data" if "stringData" in fields else "", "FieldValueTooLong")]
+
+
+def _frozen(*fields: str) -> Any:
+    def change(new: Object, old: Object) -> list[Cause]:
+        if not old.get("immutable"):
+            return []
+        words = "Forbidden: field is immutable when `immutable` is set"
+        return [
+            Cause(words, field, "FieldValueForbidden")
+            for field in ("immutable", *fields)
+            if new.get(field) != old.get(field)
+        ]
+
+    return change
+
+
+def _config_map(obj: Object) -> list[Cause]:
+    both = (obj.get("data") or {}).keys() & (obj.get("binaryData") or {}).keys()
+    doubled = [
+        Cause(f'Invalid value: "{key}": duplicate of key present in binaryData', f"data[{key}]")
+        for key in sorted(both)
+    ]
+    fields = ("data", "binaryData")
+    return _keys(obj, *fields) + doubled + _size(obj, *fields)
+
+
+def _default_secret(obj: dict[str, Any]) -> None:
+    obj.setdefault("type", "Opaque")
+    plain: Mapping[str, str] = obj.pop("stringData", None) or {}
+    if plain:
+        data = obj.setdefault("data", {})
+        for key, value in plain.items():
+            data[key] = base64.b64encode(value.encode()).decode()
+
+
+def _secret(obj: Object) -> list[Cause]:
+    found = _keys(obj, "data") + _size(obj, "data")
+    for key, value in (obj.get("data") or {}).items():
+        try:
+            base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            found.append(Cause(f'Invalid value: "{key}": must be base64', f"data[{key}]"))
+    return found
+
+
+def _change_secret(new: Object, old: Object) -> list[Cause]:
+    found: list[Cause] = _frozen("data")(new, old)
+    if new.get("type") != old.get("type"):
+        found.append(Cause(f'Invalid value: "{new.get("type")}": field is immutable', "type"))
+    return found
+
+
+CONFIG_MAP = Rules(validate=_config_map, change=_frozen("data", "binaryData"))
+SECRET = Rules(default=_default_secret, validate=_secret, change=_change_secret)

@@ -1,0 +1,234 @@
+"""Pods: the defaults users see, what a pod must say, and the little that may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from bidplane.wire import quantity
+from bidplane.wire.kinds.rules import Object, Rules
+from bidplane.wire.names import label_problems, qualified_problems
+from bidplane.wire.status import Cause
+
+_CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_FILE_MODE = 0o644
+_MUTABLE = (
+    "Forbidden: pod updates may not change fields other than"
+    " `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every container with its path, `containers[0]`."""
+    for field in _CONTAINERS:
+        for at, container in enumerate(spec.get(field) or ()):
+            yield f"{field}[{at}]", container
+
+
+# Defaults.
+
+
+def default_spec(spec: dict[str, Any]) -> None:
+    """What a pod's spec says when nobody said otherwise; of templates too."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("securityContext", {})
+    spec.setdefault("schedulerName", "default-scheduler")
+    for _, container in containers(spec):
+        _default_container(container)
+    for volume in spec.get("volumes") or ():
+        _default_volume(volume)
+
+
+def _default_container(container: dict[str, Any]) -> None:
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    resources = container.setdefault("resources", {})
+    if "imagePullPolicy" not in container:
+        container["imagePullPolicy"] = _pull_policy(container.get("image", ""))
+    if resources.get("limits"):
+        resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
+    for probe in (container[name] for name in _PROBES if name in container):
+        for field, value in (
+            ("timeoutSeconds", 1),
+            ("periodSeconds", 10),
+            ("successThreshold", 1),
+            ("failureThreshold", 3),
+        ):
+            probe.setdefault(field, value)
+        if "httpGet" in probe:
+            probe["httpGet"].setdefault("scheme", "HTTP")
+            probe["httpGet"].setdefault("path", "/")
+    for variable in container.get("env") or ():
+        reference = (variable.get("valueFrom") or {}).get("fieldRef")
+        if reference is not None:
+            reference.setdefault("apiVersion", "v1")
+
+
+def _pull_policy(image: str) -> str:
+    name = image.rpartition("/")[2]
+    if "@" in name:
+        return "IfNotPresent"
+    tag = name.partition(":")[2]
+    return "Always" if tag in ("", "latest") else "IfNotPresent"
+
+
+def _default_volume(volume: dict[str, Any]) -> None:
+    for source in ("secret", "configMap", "downwardAPI", "projected"):
+        if source in volume:
+            volume[source].setdefault("defaultMode", _FILE_MODE)
+    if "hostPath" in volume:
+        volume["hostPath"].setdefault("type", "")
+    if volume.keys() == {"name"}:
+        volume["emptyDir"] = {}
+
+
+def _default(obj: dict[str, Any]) -> None:
+    spec = obj.setdefault("spec", {})
+    default_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
+    spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    spec.setdefault("priority", 0)
+    account = spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
+    spec["serviceAccount"] = account
+
+
+def _create(obj: dict[str, Any]) -> None:
+    obj["status"] = {"phase": "Pending", "qosClass": quality_of_service(obj["spec"])}
+
+
+def quality_of_service(spec: Mapping[str, Any]) -> str:
+    """Guaranteed, Burstable or BestEffort, as the kubelet ranks pods to evict."""
+    asked, guaranteed = False, True
+    for path, container in containers(spec):
+        if path.startswith("ephemeral"):
+            continue
+        resources = container.get("resources") or {}
+        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+        for name in ("cpu", "memory"):
+            request = quantity.parse(requests.get(name, 0))
+            limit = quantity.parse(limits.get(name, 0))
+            asked = asked or bool(request) or bool(limit)
+            guaranteed = guaranteed and limit > 0 and request == limit
+    if not asked:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+# Validation.
+
+
+def spec_problems(spec: Mapping[str, Any], path: str = "spec") -> list[Cause]:
+    """What is wrong with a pod's spec."""
+    found: list[Cause] = []
+    if not spec.get("containers"):
+        found.append(Cause("Required value", f"{path}.containers", "FieldValueRequired"))
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
+    seen: set[str] = set()
+    for place, container in containers(spec):
+        found += _container_problems(container, f"{path}.{place}", seen, volumes)
+    for at, volume in enumerate(spec.get("volumes") or ()):
+        found += _name_problems(volume.get("name", ""), f"{path}.volumes[{at}].name")
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        words = (
+            f"Invalid value: {spec['terminationGracePeriodSeconds']}:"
+            " must be greater than or equal to 0"
+        )
+        found.append(Cause(words, f"{path}.terminationGracePeriodSeconds"))
+    return found
+
+
+def _name_problems(name: str, path: str) -> list[Cause]:
+    if not name:
+        return [Cause("Required value", path, "FieldValueRequired")]
+    return [Cause(f'Invalid value: "{name}": {words}', path) for words in label_problems(name)]
+
+
+def _container_problems(
+    container: Mapping[str, Any], path: str, seen: set[str], volumes: set[Any]
+) -> list[Cause]:
+    name = container.get("name", "")
+    found = _name_problems(name, f"{path}.name")
+    if name and name in seen:
+        words = f'Duplicate value: "{name}"'
+        found.append(Cause(words, f"{path}.name", "FieldValueDuplicate"))
+    seen.add(name)
+    if not container.get("image"):
+        found.append(Cause("Required value", f"{path}.image", "FieldValueRequired"))
+    for at, mount in enumerate(container.get("volumeMounts") or ()):
+        if mount.get("name") not in volumes:
+            words = f'Not found: "{mount.get("name", "")}"'
+            place = f"{path}.volumeMounts[{at}].name"
+            found.append(Cause(words, place, "FieldValueNotFound"))
+    for at, port in enumerate(container.get("ports") or ()):
+        number = port.get("containerPort", 0)
+        if not 0 < number < 65536:
+            words = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
+            found.append(Cause(words, f"{path}.ports[{at}].containerPort"))
+    return found + _resource_problems(container.get("resources") or {}, f"{path}.resources")
+
+
+def _resource_problems(resources: Mapping[str, Any], path: str) -> list[Cause]:
+    found = []
+    limits = resources.get("limits") or {}
+    for field in ("limits", "requests"):
+        for name, amount in (resources.get(field) or {}).items():
+            place = f"{path}.{field}[{name}]"
+            found += [
+                Cause(f'Invalid value: "{name}": {words}', place)
+                for words in qualified_problems(name)
+            ]
+            number = quantity.parse(amount)
+            if number < 0:
+                words = f'Invalid value: "{amount}": must be greater than or equal to 0'
+                found.append(Cause(words, place))
+            # An extended resource (nvidia.com/gpu) is counted: whole, and not overcommitted.
+            extended = "/" in name and not name.startswith("kubernetes.io/")
+            if extended and number.denominator != 1:
+                found.append(Cause(f'Invalid value: "{amount}": must be an integer', place))
+    for name, amount in (resources.get("requests") or {}).items():
+        if name not in limits:
+            extended = "/" in name and not name.startswith("kubernetes.io/")
+            if extended:
+                words = "Required value: Limit must be set for non overcommitable resources"
+                place = f"{path}.limits"
+                found.append(Cause(words, place, "FieldValueRequired"))
+        elif quantity.parse(amount) > quantity.parse(limits[name]):
+            words = f'Invalid value: "{amount}": must be less than or equal to {name} limit'
+            suffix = f" of {limits[name]}"
+            found.append(Cause(words + suffix, f"{path}.requests"))
+    return found
+
+
+def _validate(obj: Object) -> list[Cause]:
+    return spec_problems(obj.get("spec") or {})
+
+
+def _change(new: Object, old: Object) -> list[Cause]:
+    if _fixed(new["spec"]) == _fixed(old["spec"]):
+        return _tolerations(new["spec"], old["spec"])
+    return [Cause(_MUTABLE, "spec", "FieldValueForbidden")]
+
+
+def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts of a spec that a pod keeps for life."""
+    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    fixed = {key: value for key, value in spec.items() if key not in free}
+    for field in ("containers", "initContainers"):
+        if field in fixed:
+            fixed[field] = [{**container, "image": ""} for container in fixed[field]]
+    return fixed
+
+
+def _tolerations(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
+    kept = new.get("tolerations") or []
+    if all(toleration in kept for toleration in old.get("tolerations") or ()):
+        return []
+    return [Cause(_MUTABLE, "spec.tolerations", "FieldValueForbidden")]
+
+
+RULES = Rules(default=_default, create=_create, validate=_validate, change=_change, generation=True)

@@ -1,0 +1,113 @@
+"""
+Strategic merge patch: as a merge patch, but lists that have a merge key are merged by it.
+
+Directives: `$patch: replace|delete|merge` in an object or a list's entry,
+`$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD`, `$retainKeys`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bidplane.wire import status
+from bidplane.wire.patch import copy
+from bidplane.wire.shapes import Shape
+
+_DIRECTIVE = "$patch"
+_DELETE = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
+_RETAIN = "$retainKeys"
+
+
+def strategic(target: Mapping[str, Any], patch: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """`target` with `patch` applied as `shape` says; neither is changed."""
+    return _object(target, patch, shape)
+
+
+def _object(target: Any, patch: Mapping[str, Any], shape: Shape | None) -> dict[str, Any]:
+    directive = patch.get(_DIRECTIVE)
+    if directive == "replace":
+        return {key: copy(value) for key, value in patch.items() if key != _DIRECTIVE}
+    if directive == "delete":
+        return {}
+    if directive not in (None, "merge"):
+        raise status.bad_request(f"unknown patch type {directive!r} in strategic merge patch")
+    result: dict[str, Any] = dict(target) if isinstance(target, Mapping) else {}
+    _retain(result, patch)
+    for key, value in patch.items():
+        if key.startswith(_DELETE):
+            _delete_from(result, key[len(_DELETE) :], value)
+    for key, value in patch.items():
+        if key in (_DIRECTIVE, _RETAIN) or key.startswith((_DELETE, _ORDER)):
+            continue
+        child = _child(shape, key)
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping):
+            result[key] = _object(result.get(key), value, child)
+        elif isinstance(value, list) and child is not None and "merge" in child.patch_strategy:
+            result[key] = _list(result.get(key), value, child)
+        else:
+            result[key] = copy(value)
+    for key, order in patch.items():
+        if key.startswith(_ORDER):
+            _reorder(result, key[len(_ORDER) :], order, shape)
+    return result
+
+
+def _child(shape: Shape | None, name: str) -> Shape | None:
+    if shape is None:
+        return None
+    return shape.fields.get(name) or shape.values
+
+
+def _retain(result: dict[str, Any], patch: Mapping[str, Any]) -> None:
+    if _RETAIN in patch:
+        keep = set(patch[_RETAIN])
+        for name in [name for name in result if name not in keep]:
+            del result[name]
+
+
+def _delete_from(result: dict[str, Any], name: str, values: Any) -> None:
+    if isinstance(result.get(name), list):
+        result[name] = [item for item in result[name] if item not in values]
+
+
+def _list(target: Any, patch: list[Any], shape: Shape) -> list[Any]:
+    existing = list(target) if isinstance(target, list) else []
+    if not shape.merge_key:  # a set of plain values
+        return existing + [copy(item) for item in patch if item not in existing]
+    key = shape.merge_key
+    if any(isinstance(item, Mapping) and item.get(_DIRECTIVE) == "replace" for item in patch):
+        return [copy(item) for item in patch if _DIRECTIVE not in item]
+    for item in patch:
+        if not isinstance(item, Mapping) or key not in item:
+            raise status.bad_request(f"map: {item} does not contain declared merge key: {key}")
+        at = next((i for i, old in enumerate(existing) if old.get(key) == item[key]), None)
+        if item.get(_DIRECTIVE) == "delete":
+            existing = [old for old in existing if old.get(key) != item[key]]
+        elif at is None:
+            existing.append(_object({}, item, shape.items))
+        else:
+            existing[at] = _object(existing[at], item, shape.items)
+    return existing
+
+
+def _reorder(result: dict[str, Any], name: str, order: Any, shape: Shape | None) -> None:
+    """Entries the patch orders come in its order; others keep their places."""
+    items = result.get(name)
+    child = _child(shape, name)
+    if not isinstance(items, list) or not isinstance(order, list) or child is None:
+        return
+    key = child.merge_key
+
+    def identity(item: Any) -> Any:
+        return item.get(key) if key and isinstance(item, Mapping) else item
+
+    places = {identity(item): at for at, item in enumerate(order)}
+    ordered = sorted(
+        (item for item in items if identity(item) in places),
+        key=lambda item: places[identity(item)],
+    )
+    result[name] = [item if identity(item) not in places else ordered.pop(0) for item in items]

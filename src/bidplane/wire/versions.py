@@ -1,0 +1,39 @@
+"""
+One store, several versions: how an object looks in the version that was asked for.
+
+Versions of a CRD differ in name only (conversion strategy None). Events are kept as `v1`
+and shown as `events.k8s.io/v1` with that group's field names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_EVENTS = "events.k8s.io/v1"
+# v1 field → events.k8s.io field
+_RENAMED = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "reportingComponent": "reportingController",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+}
+_BACK = {new: old for old, new in _RENAMED.items()}
+
+
+def convert(obj: Mapping[str, Any], api_version: str) -> dict[str, Any]:
+    """`obj` in `api_version`; shares what did not change."""
+    here = obj.get("apiVersion")
+    if here == _EVENTS and api_version == "v1":
+        return _rename(obj, _BACK, api_version)
+    if here == "v1" and api_version == _EVENTS:
+        return _rename(obj, _RENAMED, api_version)
+    return {**obj, "apiVersion": api_version}
+
+
+def _rename(obj: Mapping[str, Any], table: Mapping[str, str], api_version: str) -> dict[str, Any]:
+    renamed = {table.get(key, key): value for key, value in obj.items()}
+    return {**renamed, "apiVersion": api_version}
