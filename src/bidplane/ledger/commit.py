@@ -74,6 +74,11 @@ class Commit:
     def account(self, account: str) -> Account | None:
         return self._get(ACCOUNT, account)
 
+    def open_wallets(self) -> list[Account]:
+        kind = AccountKind.WALLET.value
+        stored = self._store.find(ACCOUNT, "kind = ? AND is_open = 1", kind)
+        return [account for a in stored if (account := self._latest(ACCOUNT, a)).is_open]
+
     def open_account(self, account: Account) -> None:
         self._add(ACCOUNT, msgspec.structs.replace(account, opened_at=self.at))
 

@@ -18,6 +18,7 @@ from bidplane.ledger.records import (
     LotPrice,
     Round,
     Transfer,
+    TransferKind,
     lease_id,
 )
 from bidplane.ledger.store import SqliteStore, Store
@@ -91,7 +92,8 @@ class Ledger:
 
     def transfers_of(self, account: str) -> list[Transfer]:
         found = self._store.find(TRANSFER, "debit = ? OR credit = ?", account, account)
-        return sorted(found, key=lambda transfer: (transfer.sequence, transfer.id))
+        order = list(TransferKind)  # as a reader expects them: rent, then what follows from it
+        return sorted(found, key=lambda t: (t.sequence, order.index(t.kind), t.id))
 
     def lots(self) -> list[LotPrice]:
         return self._store.find(LOT)

@@ -25,21 +25,27 @@ class BasePrice(msgspec.Struct, frozen=True, kw_only=True):
     unserved: int  # the highest price admitted and not served, 0 when all were
 
 
-def base_at(known: BasePrice, at: int, *, floor: int, target_percent: int) -> int:
-    """The base price at `at`, given how the market was when it was last written down."""
+def advance(known: BasePrice, at: int, *, floor: int, target_percent: int) -> BasePrice:
+    """
+    The base price at `at`, given how the market was when it was last written down.
+
+    Only whole seconds count; the rest of a second is kept for the next time, so that
+    looking often does not slow the price down.
+    """
     base = max(known.base, floor)
-    seconds = min((at - known.at) // 1000, SECONDS_MOST)
+    elapsed = max(0, (at - known.at) // 1000)
+    now = known.at + 1000 * elapsed
     if known.devices == 0:
-        return base
+        return msgspec.structs.replace(known, base=base, at=now)
     # Both in hundredths of the pool, so that no fraction is lost.
     used, target = 100 * known.leased, max(1, target_percent) * known.devices
     # It falls to the floor while devices idle (a drop is rounded down, so it is at least
     # one), and rises only while somebody who offers as much goes without.
     lowest, highest = (floor, base) if used < target else (base, max(base, known.unserved))
-    for _ in range(seconds):
+    for _ in range(min(elapsed, SECONDS_MOST)):
         moved = base + base * (used - target) // (target * GAIN)
         moved = min(max(moved, lowest), highest)
         if moved == base:
             break
         base = moved
-    return base
+    return msgspec.structs.replace(known, base=base, at=now)

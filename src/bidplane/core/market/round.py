@@ -233,11 +233,9 @@ def _result(
     for ask, loss in refused:
         to_win = clearing.price_to_win(_new(ask, loss.gpus, lot.base))
         lost.append(msgspec.structs.replace(loss, price_to_win=to_win))
-    # Whatever is neither free nor contested is held by leases outside the contest.
-    idle = sum(len(d.free) for d in lot.domains) + sum(
-        len(i.devices) for i in incumbents if i.id in {d.lease for d in displaced}
-    )
-    leased = lot.devices - idle + sum(w.gpus for w in won)
+    # What a displaced lease leaves stays held until it has left.
+    from_free = sum(len(s.devices) - sum(s.taken_from.values()) for s in seats.values())
+    leased = lot.devices - sum(len(domain.free) for domain in lot.domains) + from_free
     summary = LotResult(
         lot=lot.name,
         base=lot.base,

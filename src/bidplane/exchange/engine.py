@@ -1,0 +1,359 @@
+"""
+What the exchange does each second, without a clock, a network or an event loop.
+
+    wallets   opened, refilled, closed
+    observe   claimed leases become active, left ones are released
+    settle    rent is billed, holds are topped up; who cannot pay gets notice
+    clear     the round: who wins, who is displaced, at which prices
+
+All four are one commit of the ledger: a crash anywhere leaves all of it or none. The
+engine keeps nothing that the ledger does not have, so a new one simply goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from bidplane.api.bid import BidPhase, BidReason, BidStatus
+from bidplane.api.lease import Phase
+from bidplane.api.money import format_credits
+from bidplane.api.pool import PoolStatus
+from bidplane.core.lease import Event
+from bidplane.core.market import (
+    Ask,
+    Incumbent,
+    Lost,
+    Lot,
+    LotResult,
+    RoundInput,
+    RoundResult,
+    Won,
+    block_size,
+    clear_round,
+    preemption,
+)
+from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.metering import charged_price
+from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.prices import BasePrice, advance
+from bidplane.exchange import inventory
+from bidplane.exchange.inventory import Stock
+from bidplane.exchange.snapshot import BidView, PoolView, Snapshot, lease_name
+from bidplane.ledger import Ledger, leases, wallets
+from bidplane.ledger.commit import Commit
+from bidplane.ledger.leases import Winner
+from bidplane.ledger.records import Lease, LotPrice, fund_of, wallet_of
+
+# A bid that can never win as it is. The others stand, and may win when something changes.
+_REFUSALS = (
+    BidReason.LARGER_THAN_EVERY_DOMAIN,
+    BidReason.NO_SUCH_POOL,
+    BidReason.BAD_PRICE,
+)
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What a round came to, for whoever tells the world."""
+
+    round: int  # the last that was recorded
+    recorded: bool  # whether that was this one
+    result: RoundResult
+    bids: Mapping[str, BidStatus]  # by uid
+    pools: Mapping[str, PoolStatus]  # by name
+
+
+class Engine:
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._round = ledger.last_round
+        self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
+
+    def run_round(self, snapshot: Snapshot, now: float) -> Report:
+        with self.ledger.commit(round(now * 1000)) as commit:
+            _keep_wallets(commit, snapshot)
+            _observe(commit, snapshot)
+            _settle(commit)
+            stock = inventory.stocks(snapshot.pools, snapshot.devices)
+            given = _round_input(commit, snapshot, stock)
+            result = clear_round(given)
+            _apply(commit, snapshot, stock, given, result)
+            # A round that came to what the last one did is not worth a record.
+            outcome = tuple((loss.ask, loss.reason.value) for loss in result.lost)
+            number = self._round
+            if result.won or result.displaced or outcome != self._outcome:
+                number = commit.add_round(
+                    input=msgspec.json.encode(given), result=msgspec.json.encode(result)
+                )
+            bids = _bid_statuses(commit, snapshot, result, number)
+        recorded = number != self._round
+        self._round, self._outcome = number, outcome
+        return Report(
+            round=number,
+            recorded=recorded,
+            result=result,
+            bids=bids,
+            pools={lot.lot: _pool_status(lot) for lot in result.lots},
+        )
+
+
+def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
+    busy = {lease.wallet for lease in commit.live_leases()}
+    for agent in sorted(snapshot.agents, key=lambda agent: agent.uid):
+        if not agent.deleting:
+            wallets.open_wallet(commit, uid=agent.uid, name=agent.name, owner=agent.owner)
+            wallets.refill(commit, uid=agent.uid, amount=agent.refill, cap=agent.cap)
+        elif wallet_of(agent.uid) not in busy:
+            # Not before its pods have ended and its leases were let go of: a released
+            # device may be sold at once.
+            wallets.close_wallet(commit, uid=agent.uid)
+    here = {wallet_of(agent.uid) for agent in snapshot.agents}
+    for wallet in commit.open_wallets():
+        if wallet.id not in here:
+            wallets.close_wallet(commit, uid=wallet.id.partition("/")[2])
+
+
+def _observe(commit: Commit, snapshot: Snapshot) -> None:
+    for lease in commit.live_leases():
+        if lease.id in snapshot.left:
+            leases.release(commit, lease.id, Event.LEFT)
+    # Claims after releases: one may have made the other's devices free. Both before
+    # lateness is judged: the exchange may have been away while the claim was made.
+    for lease in commit.live_leases():
+        if lease.phase is Phase.PENDING and (lease.claimed or lease.id in snapshot.claimed):
+            leases.claim(commit, lease.id)
+        elif leases.is_unclaimed(lease, commit.at):
+            leases.release(commit, lease.id, Event.UNCLAIMED)
+
+
+def _settle(commit: Commit) -> None:
+    for lease in commit.live_leases():
+        if leases.needs_settling(commit, lease) and not leases.settle(commit, lease.id):
+            leases.notice(commit, lease.id, Event.UNFUNDED)
+
+
+def _round_input(commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]) -> RoundInput:
+    live = commit.live_leases()
+    lots: list[Lot] = []
+    running: list[Incumbent] = []
+    pools: list[PoolView] = []
+    for item in stock:
+        pool = item.pool
+        terms = pool.terms
+        wallets.seed_fund(
+            commit,
+            pool=pool.name,
+            wanted=preemption.seed(
+                pool.floor, item.devices, terms.notice_seconds, terms.restart_seconds
+            ),
+        )
+        price = _price(commit, item)
+        fund = commit.account(fund_of(pool.name))
+        lots.append(
+            Lot(
+                name=pool.name,
+                base=price.base,
+                posted=max(price.posted, price.base),
+                fund=fund.available if fund else 0,
+                domains=inventory.domains(item, live),
+            )
+        )
+        running += inventory.incumbents(item, live, base=price.base, at=commit.at)
+        pools.append(pool)
+    asks = [_ask(bid, snapshot, pools) for bid in _standing(commit, snapshot)]
+    available = {
+        agent.name: wallet.available
+        for agent in snapshot.agents
+        if (wallet := commit.account(wallet_of(agent.uid))) is not None and wallet.is_open
+    }
+    return RoundInput(
+        at=commit.at,
+        lots=tuple(lots),
+        asks=tuple(sorted(asks, key=lambda ask: ask.id)),
+        incumbents=tuple(running),
+        available=available,
+    )
+
+
+def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:
+    """The bids that take part: readable, of an agent that stays, and not yet won with."""
+    staying = {agent.name for agent in snapshot.agents if not agent.deleting}
+    return [
+        bid
+        for bid in snapshot.bids
+        if not bid.problem and bid.agent in staying and commit.lease_of_bid(bid.uid) is None
+    ]
+
+
+def _ask(bid: BidView, snapshot: Snapshot, pools: Iterable[PoolView]) -> Ask:
+    block = block_size(bid.gpus) or bid.gpus
+    # The earlier bid goes first; within a second a hash decides, which nobody can choose
+    # to any effect. Running leases have small ties: they go before equal bids.
+    chance = int.from_bytes(hashlib.sha256(bid.uid.encode()).digest()[:4], "big")
+    return Ask(
+        id=bid.uid,
+        agent=bid.agent,
+        owner=next(agent.owner for agent in snapshot.agents if agent.name == bid.agent),
+        gpus=bid.gpus,
+        price=bid.price,
+        lot=bid.pool,
+        tie=((bid.created + 1) << 32) | chance,
+        hold={pool.name: leases.hold_for(bid.price, block, pool.terms) for pool in pools},
+    )
+
+
+def _price(commit: Commit, item: Stock) -> LotPrice:
+    """The lot's price as it is now: a function of what was written down, and the time."""
+    pool = item.pool
+    known = commit.lot(pool.name)
+    if known is None:
+        return LotPrice(
+            lot=pool.name,
+            base=pool.floor,
+            posted=pool.floor,
+            devices=item.devices,
+            leased=0,
+            unserved=0,
+            at=commit.at,
+        )
+    moved = advance(
+        BasePrice(
+            base=known.base,
+            at=known.at,
+            devices=known.devices,
+            leased=known.leased,
+            unserved=known.unserved,
+        ),
+        commit.at,
+        floor=pool.floor,
+        target_percent=pool.target_percent,
+    )
+    return msgspec.structs.replace(known, base=moved.base, at=moved.at)
+
+
+def _apply(
+    commit: Commit,
+    snapshot: Snapshot,
+    stock: Iterable[Stock],
+    given: RoundInput,
+    result: RoundResult,
+) -> None:
+    """Write down what the round decided. Those who leave go first, so that none waits twice."""
+    stocks = {item.pool.name: item for item in stock}
+    lots = {lot.name: lot for lot in given.lots}
+    bids = {bid.uid: bid for bid in snapshot.bids}
+    for gone in result.displaced:
+        leases.notice(commit, gone.lease, Event.OUTBID, compensation=gone.compensation)
+    for won in result.won:
+        _win(commit, snapshot, bids[won.ask], won, stocks[won.lot], lots[won.lot])
+    for kept in result.kept:
+        _reprice(commit, kept.lease, kept.price)
+    for lot in result.lots:
+        known = commit.lot(lot.lot)
+        now = (lot.devices, lot.leased, lot.unserved)
+        if known is None or (known.devices, known.leased, known.unserved) != now:
+            commit.put_lot(
+                LotPrice(
+                    lot=lot.lot,
+                    base=lot.base,
+                    posted=lot.posted,
+                    devices=lot.devices,
+                    leased=lot.leased,
+                    unserved=lot.unserved,
+                    at=_price(commit, stocks[lot.lot]).at,
+                )
+            )
+
+
+def _win(
+    commit: Commit, snapshot: Snapshot, bid: BidView, won: Won, stock: Stock, lot: Lot
+) -> None:
+    agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
+    devices = inventory.by_key(stock)
+    leases.win(
+        commit,
+        Winner(
+            bid_uid=bid.uid,
+            bid_namespace=bid.namespace,
+            bid_name=bid.name,
+            wallet=wallet_of(agent.uid),
+            agent=agent.name,
+            owner=agent.owner,
+        ),
+        stock.pool.terms,
+        pool=won.lot,
+        domain=won.domain,
+        devices=tuple(devices[key] for key in won.devices),
+        max_price=bid.price,
+        price=won.price,
+        base=lot.base,
+        owed=won.minimum,
+        waits_for=won.waits_for,
+    )
+
+
+def _reprice(commit: Commit, id: str, stay: int) -> None:
+    lease = commit.lease(id)
+    if lease is None:
+        return
+    price = charged_price(
+        stay=stay,
+        win=lease.win_price,
+        most=lease.max_price,
+        in_first_epoch=commit.at < lease.active_at + 1000 * lease.epoch_seconds,
+    )
+    at_epoch = lease.settled_at == commit.at
+    if price != lease.price and (at_epoch or worth_repricing(lease.price, price)):
+        leases.reprice(commit, id, price)
+
+
+def _bid_statuses(
+    commit: Commit, snapshot: Snapshot, result: RoundResult, number: int
+) -> dict[str, BidStatus]:
+    lost = {loss.ask: loss for loss in result.lost}
+    statuses: dict[str, BidStatus] = {}
+    for bid in snapshot.bids:
+        lease = commit.lease_of_bid(bid.uid)
+        if lease is not None:
+            statuses[bid.uid] = _won_status(bid, lease)
+        elif bid.problem:
+            statuses[bid.uid] = BidStatus(
+                phase=BidPhase.REFUSED, reason=BidReason.BAD_PRICE, message=bid.problem
+            )
+        elif bid.uid in lost:
+            statuses[bid.uid] = _lost_status(lost[bid.uid], number)
+    return statuses
+
+
+def _won_status(bid: BidView, lease: Lease) -> BidStatus:
+    over = lease.phase is Phase.RELEASED
+    return BidStatus(
+        phase=BidPhase.ENDED if over else BidPhase.WON,
+        reason=BidReason.RELEASED if over else BidReason.WON,
+        message=(
+            f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
+            if over
+            else explain_win(bid.gpus or lease.gpus, lease.gpus, lease.win_price, lease.pool)
+        ),
+        pool=lease.pool,
+        lease=lease_name(lease.id),
+        gpus_sold=lease.gpus,
+    )
+
+
+def _lost_status(loss: Lost, number: int) -> BidStatus:
+    return BidStatus(
+        phase=BidPhase.REFUSED if loss.reason in _REFUSALS else BidPhase.WAITING,
+        reason=loss.reason,
+        message=explain(loss),
+        pool=loss.lot,
+        price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
+        round=number,
+        gpus_sold=loss.gpus,
+    )
+
+
+def _pool_status(lot: LotResult) -> PoolStatus:
+    return PoolStatus(devices=lot.devices, leased=lot.leased, price=format_credits(lot.posted))

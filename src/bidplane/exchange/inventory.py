@@ -1,0 +1,107 @@
+"""
+From devices and leases to what a round sells: lots, their domains, and who sits where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from bidplane.api.lease import Device, Phase
+from bidplane.core.market import Domain, Incumbent, preemption
+from bidplane.exchange.snapshot import DeviceView, PoolView
+from bidplane.ledger.records import Lease
+
+
+class Stock(msgspec.Struct, frozen=True, kw_only=True):
+    """The devices one pool sells."""
+
+    pool: PoolView
+    domains: Mapping[str, tuple[Device, ...]]
+
+    @property
+    def devices(self) -> int:
+        return sum(len(devices) for devices in self.domains.values())
+
+
+def stocks(pools: Iterable[PoolView], devices: Iterable[DeviceView]) -> list[Stock]:
+    """Each device in one pool: of two that want its product, the first by name."""
+    claimed: dict[str, str] = {}
+    by_pool: dict[str, dict[str, set[Device]]] = {}
+    ordered = sorted(pools, key=lambda pool: pool.name)
+    for pool in ordered:
+        claimed.setdefault(pool.product, pool.name)
+        by_pool[pool.name] = {}
+    for view in devices:
+        if view.product in claimed:
+            domains = by_pool[claimed[view.product]]
+            domains.setdefault(view.domain, set()).add(view.device)
+    return [
+        Stock(
+            pool=pool,
+            domains={
+                name: tuple(sorted(members)) for name, members in sorted(by_pool[pool.name].items())
+            },
+        )
+        for pool in ordered
+    ]
+
+
+def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
+    """What the market sees of a stock: how large each domain is, and what nobody holds."""
+    held = {device for lease in leases for device in lease.devices}
+    return tuple(
+        Domain(
+            name=name,
+            size=len(members),
+            free=tuple(device_key(device) for device in members if device not in held),
+        )
+        for name, members in stock.domains.items()
+    )
+
+
+def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> list[Incumbent]:
+    """
+    The running leases that others may displace. A lease that waits or drains is out of
+    the contest, with its devices; so is one whose devices are no longer for sale here.
+    """
+    where = {device: name for name, members in stock.domains.items() for device in members}
+    found = []
+    for lease in leases:
+        seats = {where.get(device) for device in lease.devices}
+        domain = seats.pop()
+        if lease.phase is not Phase.ACTIVE or lease.pool != stock.pool.name:
+            continue
+        if domain is None or seats:
+            continue
+        found.append(
+            Incumbent(
+                id=lease.id,
+                agent=lease.agent,
+                owner=lease.owner,
+                lot=lease.pool,
+                domain=domain,
+                devices=tuple(device_key(device) for device in lease.devices),
+                price=lease.max_price,
+                weight=preemption.incumbent_weight(lease.notice_seconds, lease.restart_seconds),
+                reserve=min(lease.win_base, base),
+                compensation=preemption.compensation(
+                    price=lease.price,
+                    gpus=lease.gpus,
+                    notice_seconds=lease.notice_seconds,
+                    restart_seconds=lease.restart_seconds,
+                    paid=lease.charged + lease.meter(at).due,
+                ),
+                tie=lease.won_at // 1000,  # before any bid's: see `Engine`
+            )
+        )
+    return found
+
+
+def device_key(device: Device) -> str:
+    return "/".join((device.node, device.driver, device.pool, device.name))
+
+
+def by_key(stock: Stock) -> dict[str, Device]:
+    return {device_key(d): d for members in stock.domains.values() for d in members}

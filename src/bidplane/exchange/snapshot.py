@@ -1,0 +1,193 @@
+"""
+What the exchange sees of the host, decoded once, before anything is decided.
+
+Everything a user may have written badly is met here, so that what follows only meets
+whole values: a bid with a price that cannot be read carries the reason instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.agent import AgentSpec, host_namespace
+from bidplane.api.bid import BidSpec
+from bidplane.api.lease import CLAIMED, Device
+from bidplane.api.money import parse_credits, parse_price
+from bidplane.api.pool import PoolSpec
+from bidplane.kube.client import Object
+from bidplane.ledger.leases import Terms
+
+LEASE_PREFIX = "lease-"
+
+
+class AgentView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    uid: str
+    owner: str = ""
+    refill: int = 0  # each hour, priority included
+    cap: int = 0
+    deleting: bool = False
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    product: str
+    floor: int
+    target_percent: int
+    terms: Terms
+
+
+class BidView(msgspec.Struct, frozen=True, kw_only=True):
+    uid: str
+    namespace: str
+    name: str
+    agent: str
+    gpus: int
+    price: int = 0
+    pool: str = ""
+    created: int = 0  # seconds
+    problem: str = ""  # why it cannot be read
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    device: Device
+    product: str
+    domain: str  # unique in the fleet
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    agents: tuple[AgentView, ...] = ()
+    pools: tuple[PoolView, ...] = ()
+    bids: tuple[BidView, ...] = ()
+    devices: tuple[DeviceView, ...] = ()
+    claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
+    left: frozenset[str] = frozenset()  # leases whose release was asked for
+
+
+def take(
+    *,
+    agents: Iterable[Object],
+    pools: Iterable[Object],
+    bids: Iterable[Object],
+    slices: Iterable[Object],
+    leases: Iterable[Object],
+) -> Snapshot:
+    leases = list(leases)
+    return Snapshot(
+        agents=tuple(agent_view(agent) for agent in agents),
+        pools=tuple(view for view in map(pool_view, pools) if view is not None),
+        bids=tuple(found for found in map(bid_view, bids) if found is not None),
+        devices=tuple(device for slice_ in slices for device in device_views(slice_)),
+        claimed=frozenset(lease_of(lease) for lease in leases if _is_claimed(lease)),
+        left=frozenset(lease_of(lease) for lease in leases if _is_deleted(lease)),
+    )
+
+
+def agent_view(agent: Object) -> AgentView:
+    metadata = agent["metadata"]
+    view = AgentView(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        deleting=_is_deleted(agent),
+    )
+    try:
+        spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)
+        refill = parse_credits(spec.refill) * max(0, spec.priority)
+        cap = parse_credits(spec.carry_over) if spec.carry_over else 2 * refill
+    except ValueError:  # the API refuses such an Agent; one that got in gets no refill
+        return view
+    return msgspec.structs.replace(view, owner=spec.owner, refill=refill, cap=cap)
+
+
+def pool_view(pool: Object) -> PoolView | None:
+    """None for a pool whose terms cannot be read: nothing is sold on guessed terms."""
+    try:
+        spec = msgspec.convert(pool.get("spec") or {}, PoolSpec)
+        floor = parse_price(spec.floor_price)
+    except ValueError:
+        return None
+    return PoolView(
+        name=pool["metadata"]["name"],
+        product=spec.product,
+        floor=floor,
+        target_percent=spec.target_utilisation_percent,
+        terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
+    )
+
+
+def bid_view(bid: Object) -> BidView | None:
+    """None for a bid that is going, or is not in the namespace of the agent it names."""
+    metadata = bid["metadata"]
+    agent = (metadata.get("labels") or {}).get(labels.AGENT, "")
+    # The namespace decides whose wallet pays; a label cannot point at another's.
+    if _is_deleted(bid) or not agent or metadata["namespace"] != host_namespace(agent):
+        return None
+    view = BidView(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        agent=agent,
+        gpus=0,
+        created=_seconds(metadata.get("creationTimestamp", "")),
+    )
+    try:
+        spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
+        price = parse_price(spec.max_price)
+    except ValueError as error:
+        return msgspec.structs.replace(view, problem=str(error))
+    return msgspec.structs.replace(view, gpus=spec.gpus, price=price, pool=spec.pool)
+
+
+def device_views(slice_: Object) -> Iterable[DeviceView]:
+    spec = slice_.get("spec") or {}
+    node = spec.get("nodeName", "")
+    for device in spec.get("devices") or ():
+        attributes = device.get("attributes") or {}
+        product = _string(attributes, labels.PRODUCT_ATTRIBUTE)
+        if not node or not product:
+            continue
+        link = _string(attributes, labels.LINK_DOMAIN_ATTRIBUTE)
+        yield DeviceView(
+            device=Device(
+                node=node, driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"]
+            ),
+            product=product,
+            # A lease is on one node, so a domain is too. Devices that name no link share
+            # their node's bus, which is the one link they are known to have.
+            domain=f"{node}/{link}" if link else node,
+        )
+
+
+def lease_name(lease: str) -> str:
+    return LEASE_PREFIX + lease
+
+
+def lease_of(obj: Object) -> str:
+    name: str = obj["metadata"]["name"]
+    return name.removeprefix(LEASE_PREFIX)
+
+
+def _is_deleted(obj: Object) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def _is_claimed(lease: Object) -> bool:
+    conditions = (lease.get("status") or {}).get("conditions") or ()
+    return any(c.get("type") == CLAIMED and c.get("status") == "True" for c in conditions)
+
+
+def _string(attributes: dict[str, Any], name: str) -> str:
+    value = (attributes.get(name) or {}).get("string", "")
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(stamp: str) -> int:
+    try:
+        return int(datetime.fromisoformat(stamp).timestamp())
+    except ValueError:
+        return 0
