@@ -1,0 +1,61 @@
+# `make` lists the targets.
+SHELL := /bin/bash
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+
+.PHONY: help setup up check test test-kube kube lint types layers format lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: .venv/.ready ## make .venv, with bidplane in it
+
+.venv/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Bidplane needs Python 3.11 or newer: set PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setting up .venv (about 20 s) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+up: setup ## start Bidplane here with a simulated fleet and a few agents already trading
+	@$(BIN)/bidplane up --example
+
+check: setup lint types layers ## lint, types, layers and the fast tests (about a minute)
+	@$(BIN)/pytest -q -n 2 -m "not slow and not kube"
+
+test: setup kubectl lint types layers ## everything that needs no real Kubernetes
+	@$(BIN)/pytest -n 2 -m "not kube"
+
+test-kube: setup kube ## the behaviour tests, on our planes and on real Kubernetes
+	@$(BIN)/pytest -m kube tests
+
+kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 minutes)
+	@$(BIN)/python -m bidplane.testing.rig build
+
+.PHONY: kubectl
+kubectl: setup
+	@$(BIN)/python -m bidplane.testing.rig build --only kubectl || echo "going on without: tests that need kubectl are skipped"
+
+lint: setup
+	@$(BIN)/ruff check src tests
+	@$(BIN)/ruff format --check src tests
+
+types: setup
+	@$(BIN)/mypy
+
+layers: setup
+	@$(BIN)/lint-imports --no-logo
+
+format: setup ## format the code
+	@$(BIN)/ruff check --fix-only --quiet src tests
+	@$(BIN)/ruff format --quiet src tests
+
+lock: setup ## resolve the dependencies anew (versions at least a week old)
+	@$(BIN)/pip install --quiet uv
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --generate-hashes --no-emit-index-url \
+	  --no-annotate --no-header --exclude-newer "7 days" --python-version 3.11 --upgrade --quiet -o requirements.lock
+
+clean: ## remove what the targets made
+	rm -rf .venv dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

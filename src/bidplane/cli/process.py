@@ -1,0 +1,80 @@
+"""
+The processes under `bidplane up`. Not for people: the supervisor starts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import structlog
+import uvloop
+from cyclopts import App
+
+from bidplane.machinery.clock import SystemClock
+from bidplane.node import fleet as fleets
+from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.installation import Installation
+from bidplane.runtime.supervisor import end_with_supervisor
+from bidplane.wiring.exchange import run_exchange
+from bidplane.wiring.node import run_node
+from bidplane.wiring.server import run_server
+
+app = App(name="process", show=False, help=__doc__)
+
+HOSTS = ["127.0.0.1", "localhost"]
+
+
+@app.command
+def server(data: Path, descriptor: int) -> None:
+    """Planes, controllers, the public address."""
+    where, certificates, listener = _inherit(data, descriptor)
+    fleet = fleets.load(where.fleet) if where.fleet.exists() else None
+    _run(run_server(where, listener, certificates, where.address(), fleet))
+
+
+@app.command
+def exchange(data: Path, descriptor: int) -> None:
+    """Rounds, wallets, leases."""
+    where, certificates, listener = _inherit(data, descriptor)
+    _run(run_exchange(where, listener, certificates))
+
+
+@app.command
+def node(data: Path, descriptor: int) -> None:
+    """The simulated nodes."""
+    where, certificates, listener = _inherit(data, descriptor)
+    _run(run_node(where, listener, certificates, fleets.load(where.fleet)))
+
+
+def _inherit(data: Path, descriptor: int) -> tuple[Installation, Certificates, socket.socket]:
+    where = Installation(data)
+    certificates = where.certificates(hosts=HOSTS, now=SystemClock().now())
+    return where, certificates, socket.socket(fileno=descriptor)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ]
+    )
+    end_with_supervisor()
+    uvloop.run(_until_terminated(work))
+
+
+async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return

@@ -1,0 +1,150 @@
+"""`bidplane up`: the whole of it, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from bidplane.cli.common import Data, command_name, console, installation
+from bidplane.cli.process import HOSTS
+from bidplane.errors import UserError
+from bidplane.machinery.clock import SystemClock
+from bidplane.node import fleet as fleets
+from bidplane.runtime.installation import Address, Installation
+from bidplane.runtime.serve import bind
+from bidplane.runtime.supervisor import Program, Supervisor
+from bidplane.wiring.readiness import wait_ready
+
+DEFAULT_FLEET = Path(__file__).parent.parent / "data" / "fleet.yaml"
+_LOOPBACK = "127.0.0.1"
+
+
+def up(
+    *,
+    data: Data = None,
+    port: Annotated[int, Parameter(help="Where to listen; 0 takes any free port.")] = 6443,
+    fleet: Annotated[
+        Path | None, Parameter(help="Nodes and GPUs to simulate; kept for the next start.")
+    ] = None,
+) -> None:
+    """
+    Start Bidplane here, in the foreground. Ctrl-C stops it; the next start goes on from there.
+
+    Examples:
+        bidplane up
+        bidplane up --fleet my-fleet.yaml --port 0 --data /tmp/try
+    """
+    where = installation(data)
+    running = Running(where, port=port, fleet=fleet)
+    asyncio.run(_foreground(running))
+
+
+class Running:
+    """An installation with its processes. Raises `UserError` before anything is started."""
+
+    def __init__(self, where: Installation, *, port: int, fleet: Path | None) -> None:
+        where.create()
+        where.lock()
+        if fleet is not None:
+            fleets.load(fleet)
+            shutil.copyfile(fleet, where.fleet)
+        elif not where.fleet.exists():
+            shutil.copyfile(DEFAULT_FLEET, where.fleet)
+        self.fleet = fleets.load(where.fleet)
+        self.where = where
+        self.supervisor = Supervisor()
+        self._listeners = {
+            "server": bind(_LOOPBACK, port),
+            "exchange": bind(_LOOPBACK, 0),
+            "node": bind(_LOOPBACK, 0),
+        }
+        where.certificates(hosts=HOSTS, now=SystemClock().now())
+        where.tokens()
+        self.url = f"https://{_LOOPBACK}:{_port(self._listeners['server'])}"
+        self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'])}"
+
+    async def start(self) -> None:
+        """Start all and wait until they answer."""
+        try:
+            known = self.where.address().host_uid
+        except UserError:
+            known = ""
+        self.where.write_address(
+            Address(url=self.url, exchange_url=self.exchange_url, host_uid=known)
+        )
+        # The server first: the others speak to it, with the identity it writes down.
+        for name in ("server", "exchange", "node"):
+            self.supervisor.start(self._program(name))
+            await wait_ready(self.where, name, len(self.fleet.nodes))
+
+    async def stop(self) -> None:
+        await self.supervisor.stop()
+        for listener in self._listeners.values():
+            listener.close()
+
+    def _program(self, name: str) -> Program:
+        descriptor = self._listeners[name].fileno()
+        return Program(
+            name=name,
+            command=[
+                sys.executable,
+                "-m",
+                "bidplane",
+                "process",
+                name,
+                str(self.where.folder.resolve()),
+                str(descriptor),
+            ],
+            sockets=[descriptor],
+            log=self.where.logs / f"{name}.log",
+        )
+
+
+def _port(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+async def _foreground(running: Running) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stop.set)
+    starting = asyncio.create_task(running.start())
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        with console.status("starting server, exchange and node …"):
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _greet(running)
+        await stopping
+    finally:
+        starting.cancel()
+        await running.stop()
+    console.print("stopped; `bidplane up` goes on from here")
+
+
+def _greet(running: Running) -> None:
+    name = command_name()
+    fleet = running.fleet
+    gpus = sum(len(domain) for node in fleet.nodes for domain in node.link_domains())
+    data = f" --data {running.where.folder}" if "--data" in sys.argv else ""
+    console.print(
+        f"Bidplane is up at [bold]{running.url}[/bold]\n"
+        f"  fleet  {len(fleet.nodes)} simulated nodes, {gpus} GPUs\n"
+        f"  data   {running.where.folder}\n\n"
+        "Try, in another terminal:\n"
+        f"  {name} agent create trainer --priority 1 --refill 100{data}\n"
+        "  kubectl --kubeconfig trainer.kubeconfig apply -f examples/pod.yaml\n"
+        f"  {name} market watch{data}\n\n"
+        "Ctrl-C stops it.",
+        soft_wrap=True,
+    )

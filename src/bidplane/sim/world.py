@@ -1,0 +1,206 @@
+"""
+A whole installation under a virtual clock: the real wiring, with edges that can be cut.
+
+Server, exchange and node are the same code as in their processes, on real SQLite files.
+Only what is between them differs: instead of HTTPS, a client that answers `Unavailable`
+while the server is down. `kill` is kill -9: tasks stop where they stand, memory is
+dropped, nothing is flushed; what was committed is found again by `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from bidplane.api.crds import all_crds
+from bidplane.api.kinds import Kind
+from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.errors import Unavailable
+from bidplane.exchange.service import Exchange
+from bidplane.kube.client import Client, Listing, Object, WatchEvent
+from bidplane.ledger import Ledger
+from bidplane.machinery.clock import Clock
+from bidplane.node.fleet import Fleet
+from bidplane.node.simulated import SimulatedNodes
+from bidplane.plane import Planes
+from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.sim.loop import VirtualClock
+from bidplane.wiring.controllers import Controllers
+from bidplane.wiring.node import run_nodes
+from bidplane.wiring.server import admit, prepare_host
+
+Part = Literal["server", "exchange", "node"]
+PARTS: tuple[Part, ...] = ("server", "exchange", "node")
+
+
+class World:
+    """`folder` holds what survives a kill."""
+
+    def __init__(self, folder: Path, fleet: Fleet, *, seed: int = 0) -> None:
+        self.clock: Clock = VirtualClock()
+        self.ledger_file = folder / "ledger.db"
+        self._folder = folder
+        self._fleet = fleet
+        self._dice = random.Random(seed)
+        self._planes: Planes | None = None
+        self._tasks: dict[Part, asyncio.Task[None]] = {}
+        self._ledger: Ledger | None = None
+        self._down = asyncio.Event()  # set when the server of this moment is killed
+
+    def __repr__(self) -> str:
+        return f"<World up: {', '.join(self._tasks) or 'nothing'}>"
+
+    def client(self, plane: str = HOST_PLANE) -> Client:
+        """What a user, the exchange or the node holds: it outlives the server."""
+        return _OutsideClient(self, plane)
+
+    async def start(self, part: Part) -> None:
+        """Start a part that is down; returns once it runs."""
+        match part:
+            case "server":
+                self._down = asyncio.Event()
+                self._planes = Planes(
+                    self._folder / "planes",
+                    clock=self.clock,
+                    tokens=Tokens(b"simulated"),
+                    crds=all_crds(),
+                    admit=admit,
+                    durable=False,
+                    inline=True,
+                    dice=random.Random(self._dice.getrandbits(64)),
+                )
+                await prepare_host(self._planes, self._fleet)
+                driver = EmbeddedDriver(self._planes, "https://simulated")
+                host = self._planes.client(HOST_PLANE)
+                work = Controllers(host, driver, clock=self.clock).run()
+            case "exchange":
+                self._ledger = Ledger(self.ledger_file, durable=False)
+                work = Exchange(self.client(), self._ledger, clock=self.clock).run()
+            case "node":
+                nodes = SimulatedNodes(self.client(), self._fleet, clock=self.clock)
+                work = run_nodes(nodes, clock=self.clock)
+        self._spawn(part, work)
+
+    async def kill(self, part: Part) -> None:
+        """As kill -9."""
+        task = self._tasks.pop(part, None)
+        if part == "server" and self._planes is not None:
+            # Files first: nothing a dying task does may still be written.
+            self._planes.abandon()
+            self._planes = None
+            self._down.set()
+        if part == "exchange" and self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await task
+
+    async def start_all(self) -> None:
+        for part in PARTS:
+            if part not in self._tasks:
+                await self.start(part)
+
+    async def stop(self) -> None:
+        for part in reversed(PARTS):
+            await self.kill(part)
+
+    async def until(
+        self, condition: Callable[[], Coroutine[Any, Any, bool]], *, within: float
+    ) -> None:
+        """Let time pass until `condition` holds; raises TimeoutError when it does not."""
+        async with asyncio.timeout(within):
+            while True:
+                with suppress(Unavailable):
+                    if await condition():
+                        return
+                await asyncio.sleep(0.05)
+
+    def check(self) -> None:
+        """Raise what broke a part by itself: a kill is not that."""
+        for part, task in self._tasks.items():
+            if task.done() and not task.cancelled() and (error := task.exception()):
+                raise RuntimeError(f"the {part} ended by itself") from error
+
+    def _spawn(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks[part] = asyncio.create_task(work, name=part)
+
+    def _inside(self, plane: str) -> Client:
+        if self._planes is None:
+            raise Unavailable("the server is down")
+        return self._planes.client(plane)
+
+
+class _OutsideClient:
+    """A client of another process: cut off when the server is killed."""
+
+    def __init__(self, world: World, plane: str) -> None:
+        self._world = world
+        self._plane = plane
+
+    def _reach(self) -> Client:
+        return self._world._inside(self._plane)
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
+        return await self._reach().get(kind, name, namespace)
+
+    async def list(
+        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
+    ) -> Listing:
+        return await self._reach().list(kind, namespace, labels=labels, fields=fields)
+
+    async def watch(
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        resource_version: str,
+        labels: str = "",
+        fields: str = "",
+    ) -> AsyncIterator[WatchEvent]:
+        down = self._world._down
+        events = self._reach().watch(
+            kind, namespace, resource_version=resource_version, labels=labels, fields=fields
+        )
+        async for event in events:
+            if down.is_set():
+                break
+            yield event
+        if down.is_set():
+            raise Unavailable("the server was killed")
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+        return await self._reach().create(kind, obj, namespace)
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
+        return await self._reach().replace(kind, obj, subresource=subresource)
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        return await self._reach().patch(kind, name, patch, namespace, subresource=subresource)
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> None:
+        await self._reach().delete(kind, name, namespace, grace_seconds=grace_seconds, uid=uid)
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
+        await self._reach().bind(namespace, pod, node, uid=uid)

@@ -1,0 +1,54 @@
+"""Waiting until a process of an installation does its work, not only runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import httpx2
+
+from bidplane.api.kinds import NODE
+from bidplane.errors import ApiError, UserError
+from bidplane.machinery.clock import SystemClock
+from bidplane.runtime.installation import Installation
+from bidplane.wiring.hostclient import host_client
+
+_LONGEST_SECONDS = 60.0
+_LOOK_SECONDS = 0.05
+_LOG_LINES = 5
+
+
+async def wait_ready(where: Installation, name: str, nodes: int) -> None:
+    """Return once `name` works; raises `UserError` with the end of its log if it never does."""
+    try:
+        async with asyncio.timeout(_LONGEST_SECONDS):
+            while not await _is_ready(where, name, nodes):
+                await asyncio.sleep(_LOOK_SECONDS)
+    except TimeoutError:
+        log = where.logs / f"{name}.log"
+        last = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
+        raise UserError(
+            f"the {name} did not start within {_LONGEST_SECONDS:.0f} s; the end of {log}:\n"
+            + "\n".join(last)
+        ) from None
+
+
+async def _is_ready(where: Installation, name: str, nodes: int) -> bool:
+    address = where.address()
+    try:
+        if name == "node":
+            client = host_client(where, user="bidplane-up", clock=SystemClock())
+            try:
+                listing = await client.list(NODE)
+            finally:
+                await client.close()
+            return len(listing.items) >= nodes
+        url = address.url if name == "server" else address.exchange_url
+        path = "/healthz" if name == "server" else "/exchange/v1/healthz"
+        async with httpx2.AsyncClient(
+            verify=ssl.create_default_context(cafile=where.ca_file), timeout=5.0, trust_env=False
+        ) as http:
+            response = await http.get(url + path)
+            return response.status_code == 200 and bool(where.address().host_uid)
+    except (ApiError, httpx2.TransportError):
+        return False

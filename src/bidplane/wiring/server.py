@@ -1,0 +1,121 @@
+"""
+The server: planes, the controllers that work in them, and the public address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from contextlib import suppress
+
+from bidplane.api.crds import all_crds
+from bidplane.api.kinds import DEVICE_CLASS, POOL, Kind
+from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
+from bidplane.core import asks
+from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.errors import AlreadyExists
+from bidplane.kube.client import Client, Object
+from bidplane.machinery.clock import Clock, SystemClock
+from bidplane.node.fleet import DRIVER, Fleet, PoolDeclaration
+from bidplane.plane import Planes
+from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.installation import Address, Installation
+from bidplane.runtime.serve import serve
+from bidplane.web.app import WebApp
+from bidplane.web.credentials import CredentialsApp
+from bidplane.web.exchange_proxy import ExchangeProxy
+from bidplane.web.podlogs import NodeLogs
+from bidplane.wiring.controllers import Controllers
+
+
+def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
+    """What a plane refuses beyond Kubernetes' own rules: asks that cannot be read."""
+    return asks.problems(kind, new)
+
+
+async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
+    """Make the host plane, and a pool for every product of the fleet that has none."""
+    uid = await planes.create(HOST_PLANE)
+    if fleet is not None:
+        await _offer(planes.client(HOST_PLANE), fleet)
+    return uid
+
+
+async def _offer(host: Client, fleet: Fleet) -> None:
+    device_class = {
+        "apiVersion": DEVICE_CLASS.api_version,
+        "kind": DEVICE_CLASS.kind,
+        "metadata": {"name": DEVICE_CLASS_NAME},
+        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]},
+    }
+    with suppress(AlreadyExists):
+        await host.create(DEVICE_CLASS, device_class)
+    declared = {pool.product: pool for pool in fleet.pools}
+    for product in fleet.products():
+        terms = declared.get(product, PoolDeclaration(product=product))
+        pool = {
+            "apiVersion": POOL.api_version,
+            "kind": POOL.kind,
+            "metadata": {"name": product.lower()},
+            "spec": {
+                "product": product,
+                "floorPrice": terms.floor_price,
+                "noticeSeconds": terms.notice_seconds,
+                "restartSeconds": terms.restart_seconds,
+            },
+        }
+        with suppress(AlreadyExists):
+            await host.create(POOL, pool)
+
+
+async def run_server(
+    installation: Installation,
+    listener: socket.socket,
+    certificates: Certificates,
+    address: Address,
+    fleet: Fleet | None,
+    *,
+    clock: Clock | None = None,
+) -> None:
+    """The server process; returns when cancelled."""
+    clock = clock or SystemClock()
+    tokens = installation.tokens()
+
+    def owner_token() -> str:
+        return installation.owner_token(user="bidplane-server", now=clock.now())
+
+    logs = NodeLogs(
+        lambda: planes.client(HOST_PLANE), token=owner_token, ca_file=installation.ca_file
+    )
+    planes = Planes(
+        installation.planes,
+        clock=clock,
+        tokens=tokens,
+        crds=all_crds(),
+        admit=admit,
+        pod_logs=logs,
+    )
+    proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
+    credentials = CredentialsApp(
+        tokens,
+        plane_uid=planes.uid,
+        url=address.url,
+        ca=certificates.ca.read_bytes(),
+        clock=clock,
+    )
+    app = WebApp(planes=planes, exchange=proxy, credentials=credentials)
+    driver = EmbeddedDriver(planes, address.url)
+    try:
+        uid = await prepare_host(planes, fleet)
+        installation.write_address(
+            Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
+        )
+        controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve(app, listener, certificates))
+            group.create_task(controllers.run())
+    finally:
+        await planes.close()
+        await proxy.close()
+        await logs.close()
