@@ -1,0 +1,108 @@
+"""
+What the exchange answers over HTTP (`/exchange/v1/…`). Amounts and prices are text, as
+people write them: credits, and credits per GPU-hour.
+
+    GET  prices                        Prices            anybody with a token
+    GET  rounds?after=N&follow=true    Round per line    an agent sees its own outcomes
+    GET  wallets/NAME                  Wallet            the agent itself, owners
+    GET  wallets/NAME/statement        Statement         the agent itself, owners
+    POST wallets/NAME/fund             FundRequest → Wallet     owners
+    GET  leases                        Leases            an agent sees its own
+    GET  healthz                       "ok"              anybody
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bidplane.api.lease import Device
+
+
+class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    pool: str
+    price: str  # what one more GPU would have cost in the last round
+    base: str  # the least a new bid must offer
+    devices: int
+    leased: int
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    pools: list[PoolPrice]
+    round: int
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a round meant for one bid, or for one running lease."""
+
+    agent: str
+    event: str  # Won | Lost | Displaced
+    message: str
+    pool: str = ""
+    bid: str = ""  # its uid
+    lease: str = ""
+    gpus: int = 0
+    offer: str = ""  # the most it would pay
+    price: str = ""  # what it pays, if it won
+    price_to_win: str = ""
+    compensation: str = ""
+
+
+class Round(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    number: int
+    at: str
+    pools: list[PoolPrice]
+    outcomes: list[Outcome]
+    bids: int  # how many took part, everybody's
+
+
+class Wallet(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    agent: str
+    balance: str
+    held: str  # of the balance, promised to what runs and what was won
+    available: str
+    accruing: str  # used since the last bill; will be paid from what is held
+    state: str  # Open | Closed
+
+
+class StatementLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    at: str
+    kind: str
+    text: str
+    amount: str  # negative: it left the wallet
+    balance: str
+    lease: str = ""
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    agent: str
+    lines: list[StatementLine]
+    balance: str
+    held: str
+    accruing: str
+
+
+class FundRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    amount: str
+    key: str  # the caller's: asking twice with one key funds once
+    memo: str = ""
+
+
+class LeaseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str
+    agent: str
+    pool: str
+    node: str
+    devices: list[Device]
+    phase: str
+    ready: bool
+    price: str
+    max_price: str
+    charged: str
+    accruing: str
+    won_at: str
+    active_at: str = ""
+    reclaim_at: str = ""
+
+
+class Leases(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    leases: list[LeaseView]

@@ -1,0 +1,249 @@
+"""
+The ledger, told to Kubernetes.
+
+Nothing here decides. What the ledger says is compared with what the host says, and the
+difference is written; so it does not matter how often that was tried, or where a crash
+cut it short. Each GPULease carries the ledger's sequence number of what it shows: the
+watermark is in the objects themselves, and is right even for a host restored from an
+older copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+
+from bidplane.api import labels
+from bidplane.api.agent import host_namespace
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, Kind
+from bidplane.api.lease import FINALIZER, BidReference, LeaseSpec, LeaseStatus, Phase
+from bidplane.api.money import format_credits, parse_credits
+from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
+from bidplane.exchange.engine import Report
+from bidplane.exchange.snapshot import lease_name, lease_of
+from bidplane.exchange.views import stamp
+from bidplane.kube.client import Client, Object
+from bidplane.ledger.ledger import Ledger
+from bidplane.ledger.records import Lease, wallet_of
+from bidplane.machinery.informer import Informer
+
+Call = Coroutine[Any, Any, None]
+
+AT_ONCE = 16  # calls to the API in flight
+
+log = structlog.get_logger(__name__)
+
+
+class Projector:
+    def __init__(self, client: Client, ledger: Ledger, informers: Mapping[Kind, Informer]) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._informers = informers
+        self._slots = asyncio.Semaphore(AT_ONCE)
+
+    async def project(self, report: Report | None = None) -> int:
+        """
+        Write every difference. Returns how many could not be written; they are found
+        again the next time.
+        """
+        work: list[Call] = [*self._lease_work(), *self._agent_work()]
+        if report is not None:
+            work += [*self._bid_work(report), *self._pool_work(report)]
+        done = await asyncio.gather(*(self._attempt(item) for item in work))
+        return done.count(False)
+
+    async def _attempt(self, item: Call) -> bool:
+        async with self._slots:
+            try:
+                await item
+            except (Conflict, NotFound) as error:
+                # The object changed or went since it was read; the cache will say so.
+                log.debug("will be projected again", error=str(error))
+                return False
+            except ApiError as error:
+                log.warning("could not project", error=str(error))
+                return False
+            return True
+
+    # Leases
+
+    def _lease_work(self) -> list[Call]:
+        work: list[Call] = []
+        live = {lease.id: lease for lease in self._ledger.live_leases()}
+        shown: set[str] = set()
+        for obj in self._informers[GPU_LEASE].items():
+            id = lease_of(obj)
+            lease = live.get(id)
+            if lease is None:
+                work.append(self._retire(obj, self._ledger.lease(id)))
+            else:
+                shown.add(id)
+                if _differs(obj, lease_status(lease)):
+                    work.append(self._show_status(lease))
+        work += [self._show(lease) for id, lease in live.items() if id not in shown]
+        return work
+
+    async def _show(self, lease: Lease) -> None:
+        # It may be there: written before a crash, or the cache is late.
+        with contextlib.suppress(AlreadyExists):
+            await self._client.create(GPU_LEASE, lease_object(lease), host_namespace(lease.agent))
+        await self._show_status(lease)
+
+    async def _show_status(self, lease: Lease) -> None:
+        await self._client.patch(
+            GPU_LEASE,
+            lease_name(lease.id),
+            {"status": _builtins(lease_status(lease))},
+            host_namespace(lease.agent),
+            subresource="status",
+        )
+
+    async def _retire(self, obj: Object, lease: Lease | None) -> None:
+        """The lease is over, or never was: say so, and let the object go."""
+        metadata = obj["metadata"]
+        name, namespace = metadata["name"], metadata["namespace"]
+        if lease is not None and _differs(obj, lease_status(lease)):
+            await self._show_status(lease)
+        if not metadata.get("deletionTimestamp"):
+            await self._client.delete(GPU_LEASE, name, namespace, uid=metadata["uid"])
+        if FINALIZER in (metadata.get("finalizers") or ()):
+            fresh = await self._client.get(GPU_LEASE, name, namespace)
+            await self._set_finalizers(GPU_LEASE, fresh, without=FINALIZER)
+
+    # Agents
+
+    def _agent_work(self) -> list[Call]:
+        work: list[Call] = []
+        for agent in self._informers[AGENT].items():
+            metadata = agent["metadata"]
+            wallet = self._ledger.account(wallet_of(metadata["uid"]))
+            has = labels.WALLET_FINALIZER in (metadata.get("finalizers") or ())
+            is_open = wallet is not None and wallet.is_open
+            if metadata.get("deletionTimestamp"):
+                if has and not is_open:
+                    work.append(self._set_finalizers(AGENT, agent, without=labels.WALLET_FINALIZER))
+            elif is_open and not has:
+                work.append(self._set_finalizers(AGENT, agent, having=labels.WALLET_FINALIZER))
+        return work
+
+    async def _set_finalizers(
+        self, kind: Kind, obj: Object, *, having: str = "", without: str = ""
+    ) -> None:
+        """Others keep theirs in the same list, so the write is bound to what was read."""
+        metadata = obj["metadata"]
+        finalizers = [f for f in metadata.get("finalizers") or () if f not in (having, without)]
+        if having:
+            finalizers.append(having)
+        await self._client.patch(
+            kind,
+            metadata["name"],
+            {
+                "metadata": {
+                    "finalizers": finalizers,
+                    "resourceVersion": metadata["resourceVersion"],
+                }
+            },
+            metadata.get("namespace"),
+        )
+
+    # Bids and pools
+
+    def _bid_work(self, report: Report) -> list[Call]:
+        return [
+            self._say(BID, bid, status)
+            for bid in self._informers[BID].items()
+            if (status := report.bids.get(bid["metadata"]["uid"])) is not None
+            and _is_news(bid, status, price="priceToWin", follows=("round", "message"))
+        ]
+
+    def _pool_work(self, report: Report) -> list[Call]:
+        return [
+            self._say(POOL, pool, status)
+            for pool in self._informers[POOL].items()
+            if (status := report.pools.get(pool["metadata"]["name"])) is not None
+            and _is_news(pool, status, price="price")
+        ]
+
+    async def _say(self, kind: Kind, obj: Object, status: msgspec.Struct) -> None:
+        metadata = obj["metadata"]
+        await self._client.patch(
+            kind,
+            metadata["name"],
+            {"status": _builtins(status)},
+            metadata.get("namespace"),
+            subresource="status",
+        )
+
+
+def lease_object(lease: Lease) -> dict[str, Any]:
+    """The lease as it is created; its status follows."""
+    spec = LeaseSpec(
+        agent=lease.agent,
+        bid=BidReference(namespace=lease.bid_namespace, name=lease.bid_name, uid=lease.bid_uid),
+        pool=lease.pool,
+        node=lease.node,
+        devices=list(lease.devices),
+        max_price=format_credits(lease.max_price),
+    )
+    return {
+        "apiVersion": GPU_LEASE.api_version,
+        "kind": GPU_LEASE.kind,
+        "metadata": {
+            "name": lease_name(lease.id),
+            "namespace": host_namespace(lease.agent),
+            "labels": {labels.AGENT: lease.agent},
+            "finalizers": [FINALIZER],
+        },
+        "spec": _builtins(spec),
+    }
+
+
+def lease_status(lease: Lease) -> LeaseStatus:
+    return LeaseStatus(
+        phase=Phase(lease.phase),
+        ready=lease.ready,
+        price=format_credits(lease.price),
+        won_at=stamp(lease.won_at),
+        active_at=stamp(lease.active_at),
+        notice_at=stamp(lease.notice_at),
+        reclaim_at=stamp(lease.reclaim_at),
+        released_at=stamp(lease.released_at),
+        reason=lease.reason,
+        charged=format_credits(lease.charged),
+        compensation=format_credits(lease.compensation),
+        sequence=lease.sequence,
+    )
+
+
+def _builtins(value: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(value)
+    return plain
+
+
+def _differs(obj: Object, status: msgspec.Struct) -> bool:
+    """Whether the object says something else; what others wrote there is not ours."""
+    now = obj.get("status") or {}
+    return any(now.get(field) != value for field, value in _builtins(status).items())
+
+
+def _is_news(
+    obj: Object, status: msgspec.Struct, *, price: str, follows: tuple[str, ...] = ()
+) -> bool:
+    """
+    Whether a status is worth a write. A price that drifts a little each second is not;
+    nor is what only follows from it.
+    """
+    now, new = obj.get("status") or {}, _builtins(status)
+    changed = {field for field, value in new.items() if now.get(field) != value}
+    if changed - {price, *follows}:
+        return True
+    old, fresh = now.get(price) or "", new.get(price) or ""
+    if not (old and fresh):
+        return old != fresh
+    return worth_repricing(parse_credits(old), parse_credits(fresh))

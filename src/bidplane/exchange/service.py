@@ -1,0 +1,108 @@
+"""
+The exchange as a process: reads the host, runs a round each second, tells the host.
+
+Rounds and projection are two loops. A host that does not answer delays what it is told,
+never what is decided; and since the ledger commits first, nothing is lost between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE, Kind
+from bidplane.exchange import snapshot
+from bidplane.exchange.engine import Engine, Report
+from bidplane.exchange.http import ExchangeApp, News
+from bidplane.exchange.projector import Projector
+from bidplane.kube.client import Client
+from bidplane.ledger.ledger import Ledger
+from bidplane.machinery.clock import Clock
+from bidplane.machinery.informer import Informer
+from bidplane.runtime.credentials import Tokens
+
+ROUND_SECONDS = 1.0
+QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
+KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, GPU_LEASE)
+
+log = structlog.get_logger(__name__)
+
+
+class Exchange:
+    """The only writer of the ledger. `app` is its HTTP side, served by whoever wires it."""
+
+    def __init__(self, client: Client, ledger: Ledger, tokens: Tokens, *, clock: Clock) -> None:
+        self._clock = clock
+        self.informers: dict[Kind, Informer] = {
+            kind: Informer(client, kind, clock=clock) for kind in KINDS
+        }
+        for informer in self.informers.values():
+            informer.on_change(lambda *_: self._note_change())
+        self._engine = Engine(ledger)
+        self._ledger = ledger
+        self._projector = Projector(client, ledger, self.informers)
+        self._news = News()
+        self.app = ExchangeApp(ledger, tokens, self._news, clock=clock)
+        self._report: Report | None = None
+        self._changed = True
+        self._looked_at = 0.0
+        self._to_tell = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self.informers.values():
+                tasks.create_task(informer.run())
+            await self.synced()
+            log.info("exchange open", ledger=self._ledger.head.sequence)
+            tasks.create_task(self._tell())
+            while True:
+                self.run_round()
+                await self._clock.sleep(ROUND_SECONDS)
+
+    async def synced(self) -> None:
+        for informer in self.informers.values():
+            await informer.synced.wait()
+
+    def run_round(self) -> Report | None:
+        """One round, if there is anything it could change."""
+        now = self._clock.now()
+        if not self._has_work(now):
+            return None
+        self._changed, self._looked_at = False, now
+        self._report = self._engine.run_round(self._snapshot(), now)
+        self._news.publish(self._report.result.lots, recorded=self._report.recorded)
+        self._to_tell.set()
+        return self._report
+
+    async def project(self) -> int:
+        """Tell the host what the ledger says; returns how many writes are left to try."""
+        return await self._projector.project(self._report)
+
+    def _has_work(self, now: float) -> bool:
+        if self._changed or self._report is None or now >= self._looked_at + QUIET_SECONDS:
+            return True
+        # A standing bid may win as prices fall; a live lease may run out of time or money.
+        standing = bool(self._report.result.lost or self._report.result.kept)
+        return standing or bool(self._ledger.live_leases())
+
+    def _snapshot(self) -> snapshot.Snapshot:
+        return snapshot.take(
+            agents=self.informers[AGENT].items(),
+            pools=self.informers[POOL].items(),
+            bids=self.informers[BID].items(),
+            slices=self.informers[RESOURCE_SLICE].items(),
+            leases=self.informers[GPU_LEASE].items(),
+        )
+
+    def _note_change(self) -> None:
+        self._changed = True
+
+    async def _tell(self) -> None:
+        while True:
+            await self._to_tell.wait()
+            self._to_tell.clear()
+            if await self.project():
+                await self._clock.sleep(ROUND_SECONDS)
+                self._to_tell.set()

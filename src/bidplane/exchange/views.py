@@ -1,0 +1,157 @@
+"""The ledger, as people read it: texts for amounts and times, and only what one may see."""
+
+from __future__ import annotations
+
+import msgspec
+
+from bidplane.api import exchange as api
+from bidplane.api.money import format_credits
+from bidplane.core.market import LotResult, RoundInput, RoundResult
+from bidplane.core.market.explain import explain, explain_win
+from bidplane.exchange.snapshot import lease_name
+from bidplane.ledger.ledger import Ledger
+from bidplane.ledger.records import Account, Lease, Round
+from bidplane.ledger.statement import Statement
+from bidplane.machinery.clock import rfc3339
+
+
+def stamp(milliseconds: int) -> str:
+    """ "" for what has not happened."""
+    return rfc3339(milliseconds / 1000) if milliseconds else ""
+
+
+def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None) -> api.Prices:
+    """Of the round just run; before the first, of the last that was written down."""
+    if lots is not None:
+        pools = [_pool_price(lot) for lot in lots]
+    else:
+        pools = [
+            api.PoolPrice(
+                pool=lot.lot,
+                price=format_credits(lot.posted),
+                base=format_credits(lot.base),
+                devices=lot.devices,
+                leased=lot.leased,
+            )
+            for lot in ledger.lots()
+        ]
+    return api.Prices(pools=pools, round=ledger.last_round)
+
+
+def round_view(record: Round, *, agent: str | None) -> api.Round:
+    """What `agent` may see of a round; None sees everything."""
+    given = msgspec.json.decode(record.input, type=RoundInput)
+    result = msgspec.json.decode(record.result, type=RoundResult)
+    outcomes = _outcomes(given, result)
+    return api.Round(
+        number=record.number,
+        at=stamp(record.at),
+        pools=[_pool_price(lot) for lot in result.lots],
+        outcomes=[o for o in outcomes if agent is None or o.agent == agent],
+        bids=len(given.asks),
+    )
+
+
+def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
+    asks = {ask.id: ask for ask in given.asks}
+    running = {incumbent.id: incumbent for incumbent in given.incumbents}
+    won = [
+        api.Outcome(
+            agent=asks[win.ask].agent,
+            event="Won",
+            message=explain_win(asks[win.ask].gpus, win.gpus, win.price, win.lot),
+            pool=win.lot,
+            bid=win.ask,
+            gpus=win.gpus,
+            offer=format_credits(asks[win.ask].price),
+            price=format_credits(win.price),
+        )
+        for win in result.won
+    ]
+    lost = [
+        api.Outcome(
+            agent=asks[loss.ask].agent,
+            event="Lost",
+            message=explain(loss),
+            pool=loss.lot,
+            bid=loss.ask,
+            gpus=loss.gpus,
+            offer=format_credits(loss.price),
+            price_to_win=("" if loss.price_to_win is None else format_credits(loss.price_to_win)),
+        )
+        for loss in result.lost
+    ]
+    displaced = [
+        api.Outcome(
+            agent=running[gone.lease].agent,
+            event="Displaced",
+            message=f"outbid; compensated with {format_credits(gone.compensation)}",
+            pool=running[gone.lease].lot,
+            lease=lease_name(gone.lease),
+            gpus=running[gone.lease].gpus,
+            offer=format_credits(running[gone.lease].price),
+            compensation=format_credits(gone.compensation),
+        )
+        for gone in result.displaced
+    ]
+    return won + displaced + lost
+
+
+def _pool_price(lot: LotResult) -> api.PoolPrice:
+    return api.PoolPrice(
+        pool=lot.lot,
+        price=format_credits(lot.posted),
+        base=format_credits(lot.base),
+        devices=lot.devices,
+        leased=lot.leased,
+    )
+
+
+def wallet_view(account: Account, accruing: int) -> api.Wallet:
+    return api.Wallet(
+        agent=account.name,
+        balance=format_credits(account.posted),
+        held=format_credits(account.held),
+        available=format_credits(account.available),
+        accruing=format_credits(accruing),
+        state="Open" if account.is_open else "Closed",
+    )
+
+
+def statement_view(statement: Statement) -> api.Statement:
+    return api.Statement(
+        agent=statement.agent,
+        lines=[
+            api.StatementLine(
+                at=stamp(line.at),
+                kind=line.kind.value,
+                text=line.text,
+                amount=format_credits(line.amount),
+                balance=format_credits(line.balance),
+                lease=lease_name(line.lease) if line.lease else "",
+            )
+            for line in statement.lines
+        ],
+        balance=format_credits(statement.balance),
+        held=format_credits(statement.held),
+        accruing=format_credits(statement.accruing),
+    )
+
+
+def lease_view(lease: Lease, now: int) -> api.LeaseView:
+    return api.LeaseView(
+        name=lease_name(lease.id),
+        agent=lease.agent,
+        pool=lease.pool,
+        node=lease.node,
+        devices=list(lease.devices),
+        phase=lease.phase.value,
+        ready=lease.ready,
+        price=format_credits(lease.price),
+        max_price=format_credits(lease.max_price),
+        charged=format_credits(lease.charged),
+        accruing=format_credits(lease.meter(now).due),
+        won_at=stamp(lease.won_at),
+        active_at=stamp(lease.active_at),
+        reclaim_at=stamp(lease.reclaim_at),
+    )
