@@ -58,9 +58,12 @@ class LocalClient:
     ) -> AsyncIterator[WatchEvent]:
         plane, call = self._call(kind, namespace)
         wanted = watch.WatchOptions(labels=labels, fields=fields, resource_version=resource_version)
-        async for batch in watch.Watch(plane, call, wanted).batches():
+        watching = watch.Watch(plane, call, wanted)
+        batch: list[watch.Seen] | None = watching.first()
+        while batch is not None:
             for seen in batch:
                 yield WatchEvent(seen.type, call.shown(seen.obj))
+            batch = await watching.more()
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
         space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"

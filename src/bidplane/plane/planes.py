@@ -11,15 +11,18 @@ import asyncio
 import random
 import secrets
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock
 from bidplane.plane.call import Admit
 from bidplane.plane.housekeeping import Housekeeper
+from bidplane.plane.http import serve
+from bidplane.plane.http.hosting import PodLogs
+from bidplane.plane.http.message import Receive, Scope, Send
 from bidplane.plane.journal import Journal
 from bidplane.plane.local import LocalClient
 from bidplane.plane.plane import Plane
@@ -33,14 +36,6 @@ FILE = "plane.db"
 _GONE = ".gone-"
 # Commits wait for the disk, not for a core; more threads let more planes sync at once.
 _WRITERS = 4
-
-
-class PodLogs(Protocol):
-    async def open(
-        self, plane: str, pod: Object, container: str, *, follow: bool, tail: int | None
-    ) -> AsyncIterator[bytes]:
-        """The container's output; raises `ApiError` when there is none."""
-        ...
 
 
 class Planes:
@@ -151,6 +146,10 @@ class Planes:
 
     def client(self, name: str) -> Client:
         return LocalClient(lambda: self.plane(name))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI 3: serves `/planes/NAME/…`."""
+        await serve(self, scope, receive, send)
 
     async def close(self) -> None:
         """Finish what is being written, end the watches, close the files."""

@@ -7,7 +7,6 @@ An object that begins to match is ADDED, one that ceases to match is DELETED. A 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Literal
 
 import msgspec
@@ -75,22 +74,20 @@ class Watch:
         self._sent = asked  # the last revision a bookmark or an event told
         self._start_revision = plane.store.revision
 
-    async def batches(self, until: float | None = None) -> AsyncIterator[list[Seen]]:
-        """
-        Events in order, as many at a time as there are; an empty batch at `until`.
-
-        The caller asks on after an empty batch with another `until`, or ends.
-        """
-        first = [
+    def first(self) -> list[Seen]:
+        """What is there already, if that was asked for."""
+        seen = [
             Seen("ADDED", item.obj, item.raw)
             for item in self._first
             if self._selector.matches(item.obj)
         ]
         self._first = []
         if self._wanted.initial:
-            first.append(self._bookmark(self._start_revision, initial_end=True))
-        if first:
-            yield first
+            seen.append(self._bookmark(self._start_revision, initial_end=True))
+        return seen
+
+    async def more(self, until: float | None = None) -> list[Seen] | None:
+        """The events since the last call; [] at `until`, None when the watch is over."""
         feed = self._feed
         while not feed.closed:
             changes = feed.read(self._position)
@@ -98,15 +95,15 @@ class Watch:
                 raise status.expired(self._sent, feed.floor)
             if changes:
                 self._position += len(changes)
-                batch = [seen for change in changes if (seen := self._see(change))]
                 self._sent = changes[-1].revision
-                if batch:
-                    yield batch
+                seen = [found for change in changes if (found := self._see(change))]
+                if seen:
+                    return seen
                 continue
             await feed.more(self._position, until)
             if feed.end == self._position and not feed.closed:
-                yield []
-                return
+                return []
+        return None
 
     def bookmark(self) -> Seen | None:
         """How far this watch has seen, when there is nothing it has not."""

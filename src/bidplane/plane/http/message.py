@@ -1,0 +1,140 @@
+"""One HTTP exchange in ASGI's terms: the request read within bounds, the answer as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from bidplane.errors import ApiError
+from bidplane.wire import protobuf, status
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+REQUEST_LIMIT = 3 << 20  # bytes
+JSON = b"application/json"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
+encode = msgspec.json.Encoder().encode
+_TRUE = ("1", "true", "True", "TRUE", "t", "T")
+
+
+class Request:
+    def __init__(self, scope: Scope, receive: Receive, path: str) -> None:
+        self.method: str = scope["method"]
+        self.path = path
+        self._receive = receive
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        query = scope["query_string"].decode("latin-1")
+        self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
+        self.warnings: list[str] = []
+
+    def header(self, name: bytes) -> str:
+        return self.headers.get(name, b"").decode("latin-1")
+
+    @property
+    def accept(self) -> str:
+        return self.header(b"accept") or "*/*"
+
+    @property
+    def media_type(self) -> str:
+        return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "") in _TRUE
+
+    def number(self, name: str) -> int | None:
+        text = self.query.get(name, "")
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError:
+            raise status.bad_request(f"{name} must be a number, not {text!r}") from None
+
+    async def body(self) -> bytes:
+        length = self.headers.get(b"content-length", b"")
+        if length.isdigit() and int(length) > REQUEST_LIMIT:
+            raise status.too_large(REQUEST_LIMIT)
+        chunks, size = [], 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise Disconnected
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > REQUEST_LIMIT:
+                raise status.too_large(REQUEST_LIMIT)
+            chunks.append(chunk)
+            if not message.get("more_body"):
+                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def decoded(self, *also: str) -> Any:
+        """The body as JSON; `also` are media types that are JSON under another name."""
+        return decode(await self.body(), self.media_type, also)
+
+    async def disconnected(self) -> None:
+        """Return when the client is gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+class Disconnected(Exception):
+    """The client went away; there is nobody to answer."""
+
+
+def decode(body: bytes, media_type: str, also: Iterable[str] = ()) -> Any:
+    if media_type == _PROTOBUF or protobuf.is_protobuf(body):
+        try:
+            return protobuf.decode(body)
+        except protobuf.ProtobufError as error:
+            raise status.bad_request(f"the body cannot be decoded: {error}") from error
+    if media_type not in ("", "application/json", *also):
+        raise status.unsupported(
+            "the body of the request was in an unknown format - accepted media types include:"
+            f" application/json, {_PROTOBUF}"
+        )
+    try:
+        return msgspec.json.decode(body) if body else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise status.bad_request(f"the body is not JSON: {error}") from error
+    except RecursionError:
+        raise status.bad_request("the body is nested too deeply") from None
+
+
+class Answer:
+    """What is sent back. `stream` answers are sent by themselves."""
+
+    __slots__ = ("body", "code", "headers")
+
+    def __init__(self, body: bytes, code: int = 200, content_type: bytes = JSON) -> None:
+        self.body, self.code = body, code
+        self.headers = [(b"content-type", content_type)]
+
+
+def answer(obj: Any, code: int = 200) -> Answer:
+    return Answer(encode(obj), code)
+
+
+def refusal(error: ApiError) -> Answer:
+    said = answer(status.status(error), error.code)
+    if isinstance(error, status.Refused) and error.retry_after:
+        said.headers.append((b"retry-after", str(error.retry_after).encode()))
+    if error.code == 401:
+        said.headers.append((b"www-authenticate", b'Bearer realm="bidplane"'))
+    return said
+
+
+async def send_answer(send: Send, said: Answer, warnings: Iterable[str] = ()) -> None:
+    headers = [*said.headers, (b"content-length", str(len(said.body)).encode())]
+    headers += [(b"warning", _warning(text)) for text in dict.fromkeys(warnings)]
+    await send({"type": "http.response.start", "status": said.code, "headers": headers})
+    await send({"type": "http.response.body", "body": said.body})
+
+
+def _warning(text: str) -> bytes:
+    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", " ")
+    return f'299 - "{quoted}"'.encode("latin-1", "replace")

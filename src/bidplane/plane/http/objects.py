@@ -1,0 +1,249 @@
+"""From a request about objects to the verb that answers it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from bidplane.errors import NotFound
+from bidplane.kube.client import Object
+from bidplane.plane.call import Call, User
+from bidplane.plane.feed import Item
+from bidplane.plane.http import forms, reviews, streams
+from bidplane.plane.http.hosting import Hosting
+from bidplane.plane.http.message import Answer, Request, Send, answer
+from bidplane.plane.plane import Plane
+from bidplane.plane.verbs import bind, create, delete, evict, get, patch, update, watch
+from bidplane.plane.verbs import list as listing
+from bidplane.wire import paths, status
+
+_VALIDATIONS = ("Ignore", "Warn", "Strict")
+
+
+async def handle(
+    planes: Hosting, plane: Plane, user: User, request: Request, send: Send
+) -> Answer | None:
+    target = paths.target(request.path)
+    if target is None:
+        raise status.no_such_path()
+    resource = plane.registry.find(target.group, target.version, target.plural)
+    if resource is None:
+        raise status.no_such_path()
+    if target.namespace and not resource.namespaced:
+        raise status.no_such_path()
+    call = Call(
+        resource=resource,
+        namespace=target.namespace,
+        name=target.name,
+        subresource=target.subresource,
+        user=user,
+        warnings=request.warnings,
+    )
+    if resource.deprecation:
+        call.warnings.append(resource.deprecation)
+    if resource.namespaced and target.name and not target.namespace:
+        raise status.no_such_path()
+    if reviews.handles(resource):
+        return await reviews.review(call, request)
+    if target.subresource:
+        if target.subresource not in resource.subresources:
+            raise status.no_such_path()
+        return await _subresource(planes, plane, call, request, send)
+    match request.method, bool(target.name):
+        case "GET" | "HEAD", True:
+            if request.flag("watch"):
+                call.name = ""
+                await _watch(plane, call, request, send, only=target.name)
+                return None
+            return forms.one(plane, call, request, get.get(plane, call))
+        case "GET" | "HEAD", False:
+            if request.flag("watch"):
+                await _watch(plane, call, request, send)
+                return None
+            return _list(plane, call, request)
+        case "POST", False:
+            return await _create(plane, call, request)
+        case "PUT", True:
+            return await _update(plane, call, request)
+        case "PATCH", True:
+            return await _patch(plane, call, request)
+        case "DELETE", True:
+            return await _delete(plane, call, request)
+        case "DELETE", False:
+            return await _delete_all(plane, call, request)
+        case _:
+            raise status.method_not_allowed(call.about)
+
+
+def _options(call: Call, request: Request) -> None:
+    """The options every write takes."""
+    validation = request.query.get("fieldValidation") or "Warn"
+    if validation not in _VALIDATIONS:
+        raise status.bad_request(
+            f'fieldValidation: Unsupported value: "{validation}": supported values: "Ignore",'
+            ' "Strict", "Warn"'
+        )
+    call.field_validation = validation
+    call.dry_run = _dry_run(request.query.get("dryRun", ""))
+
+
+def _dry_run(text: str) -> bool:
+    if text not in ("", "All"):
+        raise status.bad_request(f'dryRun: Unsupported value: "{text}": supported values: "All"')
+    return text == "All"
+
+
+# Reading.
+
+
+def _list(plane: Plane, call: Call, request: Request) -> Answer:
+    query = request.query
+    wanted = listing.ListOptions(
+        labels=query.get("labelSelector", ""),
+        fields=query.get("fieldSelector", ""),
+        limit=request.number("limit") or 0,
+        token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        match=query.get("resourceVersionMatch", ""),
+    )
+    return forms.many(plane, call, request, listing.list_objects(plane, call, wanted))
+
+
+async def _watch(plane: Plane, call: Call, request: Request, send: Send, *, only: str = "") -> None:
+    query = request.query
+    fields = query.get("fieldSelector", "")
+    if only:
+        fields = f"{fields},metadata.name={only}" if fields else f"metadata.name={only}"
+    initial = query.get("sendInitialEvents")
+    wanted = watch.WatchOptions(
+        labels=query.get("labelSelector", ""),
+        fields=fields,
+        resource_version=query.get("resourceVersion", ""),
+        match=query.get("resourceVersionMatch", ""),
+        bookmarks=request.flag("allowWatchBookmarks"),
+        initial=None if initial is None else request.flag("sendInitialEvents"),
+    )
+    started = watch.Watch(plane, call, wanted)
+    await streams.watch(plane, call, request, send, started)
+
+
+# Writing.
+
+
+async def _create(plane: Plane, call: Call, request: Request) -> Answer:
+    _options(call, request)
+    return answer(await create.create(plane, call, await request.decoded()), 201)
+
+
+async def _update(plane: Plane, call: Call, request: Request) -> Answer:
+    _options(call, request)
+    return answer(await update.update(plane, call, await request.decoded()))
+
+
+async def _patch(plane: Plane, call: Call, request: Request) -> Answer:
+    _options(call, request)
+    media_type = request.media_type
+    allowed = patch.accepted(call)
+    body = await request.decoded(*allowed) if media_type in allowed else {}
+    return answer(await patch.patch(plane, call, body, media_type))
+
+
+async def _delete_options(call: Call, request: Request) -> delete.DeleteOptions:
+    body = await request.decoded()
+    if not isinstance(body, dict):
+        raise status.bad_request("DeleteOptions must be a JSON object")
+    call.dry_run = _dry_run(request.query.get("dryRun", "")) or "All" in (body.get("dryRun") or ())
+    return delete.options(body, request.query)
+
+
+async def _delete(plane: Plane, call: Call, request: Request) -> Answer:
+    wanted = await _delete_options(call, request)
+    item, gone = await delete.delete(plane, call, wanted)
+    if gone and call.resource.storage != "pods":
+        return answer(status.deleted(call.about, item.uid))
+    return _item(call, item)
+
+
+async def _delete_all(plane: Plane, call: Call, request: Request) -> Answer:
+    if "deletecollection" not in call.resource.verbs:
+        raise status.method_not_allowed(call.about)
+    wanted = await _delete_options(call, request)
+    query = request.query
+    chosen = listing.ListOptions(
+        labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", "")
+    )
+    page = listing.list_objects(plane, call, chosen)
+    for item in page.items:
+        one = Call(
+            resource=call.resource,
+            namespace=item.key.namespace,
+            name=item.key.name,
+            user=call.user,
+            dry_run=call.dry_run,
+        )
+        with contextlib.suppress(NotFound):  # gone meanwhile, as asked
+            await delete.delete(plane, one, wanted)
+    return forms.many(plane, call, request, page)
+
+
+def _item(call: Call, item: Item) -> Answer:
+    return answer(call.shown(item.obj))
+
+
+# Subresources.
+
+
+async def _subresource(
+    planes: Hosting, plane: Plane, call: Call, request: Request, send: Send
+) -> Answer | None:
+    match request.method, call.subresource:
+        case "GET", "status":
+            return forms.one(plane, call, request, get.get(plane, call))
+        case "PUT", "status":
+            return await _update(plane, call, request)
+        case "PATCH", "status":
+            return await _patch(plane, call, request)
+        case "PUT", "finalize":
+            return await _finalize(plane, call, request)
+        case "POST", "binding":
+            body = await _plain(call, request)
+            await bind.bind(plane, call, body)
+            return answer(_success(), 201)
+        case "POST", "eviction":
+            body = await _plain(call, request)
+            await evict.evict(plane, call, body)
+            return answer(_success(), 201)
+        case "GET", "log":
+            return await streams.log(planes, plane, call, request, send)
+        case _:
+            what = f"{call.resource.plural}/{call.subresource}"
+            raise status.refuse(
+                501, "NotImplemented", f"{request.method} of {what} is not supported by this plane"
+            )
+
+
+async def _plain(call: Call, request: Request) -> dict[str, Any]:
+    _options(call, request)
+    body = await request.decoded()
+    if not isinstance(body, dict):
+        raise status.bad_request("the body must be a JSON object")
+    return body
+
+
+async def _finalize(plane: Plane, call: Call, request: Request) -> Answer:
+    """PUT namespaces/NAME/finalize: only spec.finalizers changes."""
+    body = await _plain(call, request)
+    latest = plane.store.latest(call.key)
+    if latest is None:
+        raise status.not_found(call.about)
+    spec = {**(latest.obj.get("spec") or {})}
+    spec["finalizers"] = list((body.get("spec") or {}).get("finalizers") or ())
+    if not spec["finalizers"]:
+        del spec["finalizers"]
+    new = {**latest.obj, "metadata": dict(latest.obj["metadata"]), "spec": spec}
+    item = await update.keep(plane, latest, new)
+    return _item(call, item)
+
+
+def _success() -> Object:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}

@@ -1,0 +1,76 @@
+"""
+Which form of an answer a client asked for, by its Accept header.
+
+JSON is the only encoding that goes out. A client that lists protobuf first lists JSON too; one
+that lists nothing we have is told so (406).
+"""
+
+from __future__ import annotations
+
+import functools
+
+import msgspec
+
+from bidplane.wire import status
+
+JSON = "application/json"
+PLAIN, TABLE, PARTIAL = "", "Table", "PartialObjectMetadata"
+_WILD = ("*/*", "application/*", JSON)
+
+
+class Media(msgspec.Struct, frozen=True):
+    """`type` and parameters of one entry of an Accept header."""
+
+    type: str
+    form: str = ""  # as
+    group: str = ""
+    version: str = ""
+    stream: str = ""
+
+
+@functools.lru_cache(maxsize=256)
+def accepted(header: str) -> tuple[Media, ...]:
+    """The entries of an Accept header, in order."""
+    found = []
+    for entry in header.split(","):
+        type_, *parts = [part.strip() for part in entry.split(";")]
+        options = dict(part.partition("=")[::2] for part in parts)
+        found.append(
+            Media(
+                type_.lower() or "*/*",
+                options.get("as", ""),
+                options.get("g", ""),
+                options.get("v", ""),
+                options.get("stream", ""),
+            )
+        )
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=256)
+def form(header: str) -> str:
+    """The form objects are asked for in: plain, a Table, or metadata only."""
+    for media in accepted(header):
+        if media.type not in _WILD:
+            continue
+        if not media.form:
+            return PLAIN
+        if media.group == "meta.k8s.io" and media.version == "v1":
+            if media.form == TABLE:
+                return TABLE
+            if media.form in (PARTIAL, f"{PARTIAL}List"):
+                return PARTIAL
+    raise status.not_acceptable(JSON)
+
+
+@functools.lru_cache(maxsize=256)
+def aggregated(header: str) -> bool:
+    """Whether discovery was asked for as one document, and in a version we have."""
+    for media in accepted(header):
+        if media.type not in _WILD:
+            continue
+        if not media.form:
+            return False
+        if media.form == "APIGroupDiscoveryList" and media.version == "v2":
+            return media.group == "apidiscovery.k8s.io"
+    raise status.not_acceptable(JSON)
