@@ -35,6 +35,7 @@ class Database:
         try:
             self._connection = apsw.Connection(str(path), flags=flags)
             self._connection.set_busy_timeout(5000)
+            self.execute("PRAGMA schema_version")  # reads the file: is it a database at all?
             if not read_only:
                 self.execute("PRAGMA journal_mode = WAL")
                 self.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")

@@ -1,0 +1,308 @@
+"""A whole round: nothing is sold twice, nobody pays more than offered, all of it replays."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidplane.api.bid import BidReason
+from bidplane.core.market import (
+    Ask,
+    Domain,
+    Incumbent,
+    Lot,
+    RoundInput,
+    RoundResult,
+    block_size,
+    clear_round,
+)
+from bidplane.core.market.explain import explain
+
+from .market import rounds
+
+
+@settings(max_examples=300)
+@given(rounds())
+def test_nothing_is_sold_twice(given: RoundInput) -> None:
+    result = clear_round(given)
+    displaced = {d.lease for d in result.displaced}
+    stays = [d for i in given.incumbents if i.id not in displaced for d in i.devices]
+    sold = [device for won in result.won for device in won.devices]
+    assert len(sold + stays) == len(set(sold + stays))
+    free = {d for lot in given.lots for domain in lot.domains for d in domain.free}
+    leaving = {d for i in given.incumbents if i.id in displaced for d in i.devices}
+    assert set(sold) <= free | leaving
+
+
+@settings(max_examples=300)
+@given(rounds())
+def test_every_bid_has_one_outcome_and_every_lease_at_most_one(given: RoundInput) -> None:
+    result = clear_round(given)
+    outcomes = [won.ask for won in result.won] + [lost.ask for lost in result.lost]
+    assert sorted(outcomes) == sorted(ask.id for ask in given.asks)
+    protected = [lease for lot in result.lots for lease in lot.protected]
+    leases = [k.lease for k in result.kept] + [d.lease for d in result.displaced] + protected
+    assert sorted(leases) == sorted(i.id for i in given.incumbents)
+
+
+@settings(max_examples=300)
+@given(rounds())
+def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
+    result = clear_round(given)
+    asks = {ask.id: ask for ask in given.asks}
+    base = {lot.name: lot.base for lot in given.lots}
+    for won in result.won:
+        assert base[won.lot] <= won.price <= asks[won.ask].price
+        assert won.gpus == block_size(asks[won.ask].gpus) == len(won.devices)
+    incumbents = {i.id: i for i in given.incumbents}
+    for kept in result.kept:
+        assert kept.price <= incumbents[kept.lease].price
+
+
+@settings(max_examples=300)
+@given(rounds())
+def test_compensation_is_covered_by_the_fund_and_by_who_caused_it(given: RoundInput) -> None:
+    result = clear_round(given)
+    asks = {ask.id: ask for ask in given.asks}
+    incumbents = {i.id: i for i in given.incumbents}
+    for lot in given.lots:
+        paid = [d for d in result.displaced if incumbents[d.lease].lot == lot.name]
+        owed = sum(won.minimum for won in result.won if won.lot == lot.name)
+        assert sum(d.compensation for d in paid) <= lot.fund
+        assert sum(d.compensation for d in paid) == owed
+    for won in result.won:
+        assert won.minimum <= won.hold
+    for gone in result.displaced:
+        assert gone.by, "nobody is displaced for nothing"
+        assert gone.compensation <= incumbents[gone.lease].compensation
+        if {asks[ask].owner for ask in gone.by} == {incumbents[gone.lease].owner}:
+            assert gone.compensation == 0
+
+
+@settings(max_examples=200)
+@given(rounds())
+def test_a_wallet_is_never_promised_twice(given: RoundInput) -> None:
+    asks = {ask.id: ask for ask in given.asks}
+    for agent, available in given.available.items():
+        held = [won.hold for won in clear_round(given).won if asks[won.ask].agent == agent]
+        assert sum(held) <= available
+
+
+@settings(max_examples=200)
+@given(rounds(), st.data())
+def test_the_order_of_the_input_does_not_matter(given: RoundInput, data: st.DataObject) -> None:
+    shuffled = msgspec.structs.replace(
+        given,
+        lots=tuple(data.draw(st.permutations(given.lots))),
+        asks=tuple(data.draw(st.permutations(given.asks))),
+        incumbents=tuple(data.draw(st.permutations(given.incumbents))),
+    )
+    assert clear_round(given) == clear_round(shuffled)
+
+
+@given(rounds())
+def test_a_saved_round_replays_to_the_same_result(given: RoundInput) -> None:
+    saved = msgspec.json.encode(given)
+    result = clear_round(given)
+    assert clear_round(msgspec.json.decode(saved, type=RoundInput)) == result
+    assert msgspec.json.decode(msgspec.json.encode(result), type=RoundResult) == result
+
+
+@settings(max_examples=200)
+@given(rounds())
+def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> None:
+    result = clear_round(given)
+    if result.displaced:
+        return  # winners then wait, outside the contest
+    asks = {ask.id: ask for ask in given.asks}
+    won = {win.ask for win in result.won}
+    sold = {device for win in result.won for device in win.devices}
+    running = [
+        Incumbent(
+            id=f"new-{win.ask}",
+            agent=asks[win.ask].agent,
+            owner=asks[win.ask].owner,
+            lot=win.lot,
+            domain=win.domain,
+            devices=win.devices,
+            price=asks[win.ask].price,
+            weight=1075,  # the least an incumbent can have
+            reserve=1,
+            compensation=0,
+        )
+        for win in result.won
+    ]
+    lots = tuple(
+        msgspec.structs.replace(
+            lot,
+            # Only what was won is contestable: the others' weights are not at issue here.
+            domains=tuple(
+                msgspec.structs.replace(d, free=tuple(x for x in d.free if x not in sold))
+                for d in lot.domains
+            ),
+        )
+        for lot in given.lots
+    )
+    again = clear_round(
+        msgspec.structs.replace(
+            given,
+            lots=lots,
+            asks=tuple(ask for ask in given.asks if ask.id not in won),
+            incumbents=tuple(running),
+        )
+    )
+    # A bid that was routed elsewhere, or that the wallet could not cover, is another bid.
+    changed = {loss.ask: loss.lot for loss in result.lost if loss.reason in _CONTESTED}
+    if all(_lot_of(again, ask) == lot for ask, lot in changed.items()):
+        rivals = {by for gone in again.displaced for by in gone.by}
+        assert rivals.isdisjoint(changed)
+
+
+_CONTESTED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)
+
+
+def _lot_of(result: RoundResult, ask: str) -> str:
+    found = [w.lot for w in result.won if w.ask == ask]
+    found += [loss.lot for loss in result.lost if loss.ask == ask]
+    return found[0]
+
+
+def lot(free: int, *, name: str = "h100", fund: int = 1000, posted: int = 100) -> Lot:
+    devices = tuple(f"{name}/{i}" for i in range(free))
+    domain = Domain(name=f"{name}-d0", size=8, free=devices)
+    return Lot(name=name, base=100, posted=posted, fund=fund, domains=(domain,))
+
+
+def ask(
+    id: str, gpus: int, price: int, *, pool: str = "h100", owner: str = "bob", hold: int = 10
+) -> Ask:
+    return Ask(
+        id=id,
+        agent=id,
+        owner=owner,
+        gpus=gpus,
+        price=price,
+        lot=pool,
+        tie=10,
+        hold={"h100": hold, "a100": hold},
+    )
+
+
+def running(id: str, gpus: int, price: int, *, compensation: int = 7) -> Incumbent:
+    return Incumbent(
+        id=id,
+        agent=id,
+        owner="ann",
+        lot="h100",
+        domain="h100-d0",
+        devices=tuple(f"{id}/{i}" for i in range(gpus)),
+        price=price,
+        weight=1280,
+        reserve=100,
+        compensation=compensation,
+    )
+
+
+def play(lots: list[Lot], asks: list[Ask], leases: tuple[Incumbent, ...] = ()) -> RoundResult:
+    return clear_round(
+        RoundInput(
+            at=0,
+            lots=tuple(lots),
+            asks=tuple(asks),
+            incumbents=leases,
+            available={a.agent: 100 for a in asks},
+        )
+    )
+
+
+def reasons(result: RoundResult) -> dict[str, BidReason]:
+    return {loss.ask: loss.reason for loss in result.lost}
+
+
+def test_an_odd_ask_is_sold_as_the_next_block_up() -> None:
+    assert [w.gpus for w in play([lot(8)], [ask("three", 3, 200)]).won] == [4]
+
+
+def test_refusals_have_names() -> None:
+    empty = msgspec.structs.replace(lot(0, name="a100"), domains=())
+    poor = ask("poor", 1, 200, hold=101)
+    result = play(
+        [lot(8), empty],
+        [
+            ask("nine", 9, 200),
+            ask("lost", 1, 200, pool="nowhere"),
+            ask("early", 1, 200, pool="a100"),
+            ask("low", 1, 99),
+            poor,
+        ],
+    )
+    assert reasons(result) == {
+        "nine": BidReason.LARGER_THAN_EVERY_DOMAIN,
+        "lost": BidReason.NO_SUCH_POOL,
+        "early": BidReason.NO_DEVICES,
+        "low": BidReason.BELOW_RESERVE,
+        "poor": BidReason.WALLET_TOO_SMALL,
+    }
+    assert {loss.ask: loss.short for loss in result.lost if loss.short} == {"poor": 1}
+    assert {loss.ask: loss.price_to_win for loss in result.lost}["low"] == 100
+
+
+def test_a_loser_is_told_what_would_have_won() -> None:
+    result = play([lot(4)], [ask("rich", 4, 2_310_000), ask("z-poor", 4, 2_100_000)])
+    assert explain(result.lost[0]) == "2.10 was not enough; 2.310001 would have won"
+
+
+def test_a_bid_without_a_pool_goes_where_it_gains_most() -> None:
+    lots = [lot(8, posted=300), lot(8, name="a100", posted=200)]
+    assert play(lots, [ask("b", 1, 400, pool="")]).won[0].lot == "a100"
+    even = [lot(8, posted=200), lot(8, name="a100", posted=200)]
+    assert play(even, [ask("b", 1, 400, pool="")]).won[0].lot == "a100"
+
+
+def test_a_better_bid_displaces_and_waits_for_the_devices() -> None:
+    result = play([lot(0)], [ask("chat", 2, 300)], (running("trainer", 8, 200),))
+    assert [(d.lease, d.compensation, d.by) for d in result.displaced] == [
+        ("trainer", 7, ("chat",))
+    ]
+    won = result.won[0]
+    assert (won.waits_for, won.minimum, won.price) == (("trainer",), 7, 251)
+
+
+def test_a_bid_not_worth_the_restart_does_not_displace() -> None:
+    result = play([lot(0)], [ask("chat", 2, 249)], (running("trainer", 8, 200),))
+    assert not result.displaced
+    assert result.lost[0].price_to_win == 251
+    assert result.kept[0].price == 200  # 249 / 1.25, rounded up
+
+
+def test_with_a_free_domain_nobody_is_displaced() -> None:
+    result = play([lot(4)], [ask("chat", 4, 900)], (running("trainer", 4, 200),))
+    assert not result.displaced
+    assert result.won[0].waits_for == ()
+
+
+def test_a_fund_that_cannot_pay_protects_the_highest_first() -> None:
+    leases = (running("high", 4, 300), running("low", 4, 200))
+    result = play([lot(0, fund=7)], [ask("chat", 8, 900), ask("small", 4, 800)], leases)
+    assert result.lots[0].protected == ("high",)
+    assert [d.lease for d in result.displaced] == ["low"]
+    assert reasons(result) == {"chat": BidReason.NO_FREE_BLOCK}
+
+
+def test_a_preemptor_that_cannot_owe_the_compensation_displaces_nobody() -> None:
+    result = play([lot(0)], [ask("chat", 8, 900, hold=6)], (running("trainer", 8, 200),))
+    assert not result.displaced
+    assert result.lots[0].protected == ("trainer",)
+
+
+def test_agents_of_one_owner_owe_each_other_nothing() -> None:
+    result = play([lot(0)], [ask("chat", 8, 900, owner="ann")], (running("trainer", 8, 200),))
+    assert result.displaced[0].compensation == 0
+    assert result.won[0].minimum == 0
+
+
+def test_a_rising_base_price_evicts_nobody() -> None:
+    dear = msgspec.structs.replace(lot(0), base=10_000)
+    result = play([dear], [], (running("trainer", 8, 200),))
+    assert [(k.lease, k.price) for k in result.kept] == [("trainer", 100)]
