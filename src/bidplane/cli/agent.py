@@ -15,6 +15,7 @@ from bidplane.api.kinds import AGENT
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.cli.common import (
     Data,
+    agent_ready,
     ask,
     console,
     http,
@@ -28,7 +29,7 @@ from bidplane.kube.client import Client, Object
 app = App(name="agent", help="Agents: who may bid, and how well each is funded.")
 
 _READY_SECONDS = 30.0
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 
 Output = Annotated[
     Path | None, Parameter(help="Where to write the kubeconfig; else NAME.kubeconfig here.")
@@ -108,9 +109,7 @@ def list_(*, data: Data = None) -> None:
 
 
 @app.command
-def kubeconfig(
-    name: str, *, hours: float = 24, output: Output = None, data: Data = None
-) -> None:
+def kubeconfig(name: str, *, hours: float = 24, output: Output = None, data: Data = None) -> None:
     """
     Write a fresh kubeconfig; the last one goes on working until it ends.
 
@@ -133,7 +132,7 @@ def delete(name: str, *, data: Data = None) -> None:
                     await host.get(AGENT, name)
                 except NotFound:
                     return
-                await asyncio.sleep(_LOOK_SECONDS * 5)
+                await asyncio.sleep(_LOOK_SECONDS)
 
     with_host(data, work)
     console.print(f"agent {name} is gone: leases ended, account settled, credentials revoked")
@@ -160,13 +159,7 @@ async def _create(host: Client, agent: Object) -> Object:
     await host.create(AGENT, agent)
     try:
         async with asyncio.timeout(_READY_SECONDS):
-            while True:
-                known = await host.get(AGENT, name)
-                if (known.get("status") or {}).get("phase") == "Ready" and known["metadata"].get(
-                    "finalizers"
-                ):
-                    return known
-                await asyncio.sleep(_LOOK_SECONDS)
+            return await agent_ready(host, name)
     except TimeoutError:
         raise UserError(
             f"agent {name} was made, but is not ready after {_READY_SECONDS:.0f} s;"
@@ -174,9 +167,7 @@ async def _create(host: Client, agent: Object) -> Object:
         ) from None
 
 
-def _write_kubeconfig(
-    name: str, output: Path | None, data: Path | None, hours: float = 24
-) -> Path:
+def _write_kubeconfig(name: str, output: Path | None, data: Path | None, hours: float = 24) -> Path:
     path = output or Path(f"{name}.kubeconfig")
     with http(data) as client:
         response = client.post(
@@ -190,5 +181,3 @@ def _write_kubeconfig(
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}; choose with --output") from error
     return path
-
-

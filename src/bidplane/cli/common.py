@@ -18,6 +18,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from bidplane.api import labels
+from bidplane.api.kinds import AGENT, Object
 from bidplane.errors import ApiError, Unavailable, UserError, api_error
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import SystemClock
@@ -62,10 +64,28 @@ def with_host(data: Path | None, work: Callable[[Client], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
+async def agent_ready(host: Client, name: str) -> Object:
+    """The Agent, once it has a plane and a wallet."""
+    while True:
+        listing = await host.list(AGENT, fields=f"metadata.name={name}")
+        for agent in listing.items:
+            if _is_ready(agent):
+                return agent
+        async for event in host.watch(
+            AGENT, resource_version=listing.resource_version, fields=f"metadata.name={name}"
+        ):
+            if event.type != "BOOKMARK" and _is_ready(event.object):
+                return event.object
+
+
+def _is_ready(agent: Object) -> bool:
+    has_wallet = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
+    return has_wallet and (agent.get("status") or {}).get("phase") == "Ready"
+
+
 def not_running(data: Path | None) -> UserError:
     return UserError(
-        f"the Bidplane in {installation(data).folder} does not answer:"
-        " start it with `bidplane up`"
+        f"the Bidplane in {installation(data).folder} does not answer: start it with `bidplane up`"
     )
 
 

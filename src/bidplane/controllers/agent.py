@@ -51,7 +51,7 @@ class AgentController:
         # The finalizer first: what is made below must be found again when the Agent goes.
         await self._keep(agent)
         await self._ensure_namespace(name)
-        plane = await self._driver.ensure(name)
+        plane = await self._driver.ensure(name, agent["metadata"]["uid"])
         self._planes.open(name)
         await self._say(agent, {"phase": "Ready", "plane": plane.url})
 

@@ -10,7 +10,6 @@ deleted only when no pod uses the devices. When the host's lease is gone, so is 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
@@ -115,7 +114,10 @@ class LeaseController:
         node = plane[NODE].get(None, name)
         if node is None:
             with suppress(AlreadyExists):
-                await client.create(RESOURCE_SLICE, self._slice(lease))
+                await client.create(
+                    RESOURCE_SLICE,
+                    leasenodes.resource_slice(lease, self._host[RESOURCE_SLICE].items()),
+                )
             host_node = self._host[NODE].get(None, lease["spec"]["node"])
             with suppress(AlreadyExists):
                 node = await client.create(NODE, leasenodes.node(lease, host_node))
@@ -131,15 +133,6 @@ class LeaseController:
                 await self._recorder.record(
                     client, node, "ReclaimNotice", _notice(lease), type="Warning"
                 )
-
-    def _slice(self, lease: Object) -> dict[str, Any]:
-        devices = {
-            device["name"]: device
-            for slice_ in self._host[RESOURCE_SLICE].items()
-            if slice_["spec"].get("nodeName") == lease["spec"]["node"]
-            for device in slice_["spec"].get("devices") or ()
-        }
-        return leasenodes.resource_slice(lease, devices)
 
     def _namespace(self, lease: Object) -> str:
         reference = lease["spec"]["bid"]
@@ -232,10 +225,10 @@ def _notice(lease: Object) -> str:
     until = status.get("reclaimAt")
     if not until:
         return "the lease was released"
-    paid = status.get("compensation")
+    paid = status.get("compensation", "")
     return (
         f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}: gone by {until}"
-        + (f"; {paid} credits of compensation" if paid else "")
+        + (f"; {paid} credits of compensation" if paid.strip("0.") else "")
         + "; the pod bids again"
     )
 

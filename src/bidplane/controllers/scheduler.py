@@ -113,5 +113,5 @@ class SchedulerController:
             subresource="status",
         )
         # One Event a change of reason: a price that moves every round is not news.
-        if not known or known.get("reason") != reason:
+        if reason not in ("Bidding", "Won") and (not known or known.get("reason") != reason):
             await self._recorder.record(client, pod, reason, message, type="Warning")

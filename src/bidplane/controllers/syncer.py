@@ -14,7 +14,7 @@ from typing import Any
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
-from bidplane.api.lease import CLAIMED
+from bidplane.api.lease import CLAIMED, Phase
 from bidplane.core import translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import AlreadyExists, NotFound
@@ -25,6 +25,8 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
+
+_USABLE = (Phase.PENDING, Phase.ACTIVE)  # leases a pod may still start on
 
 
 class SyncerController:
@@ -122,10 +124,11 @@ class SyncerController:
                 await self._host.client.create(BID, wanted, wanted["metadata"]["namespace"])
             return
         if copy["spec"] != bid["spec"]:
+            dropped = dict.fromkeys(copy["spec"].keys() - bid["spec"].keys())
             await self._host.client.patch(
                 BID,
                 copy["metadata"]["name"],
-                {"spec": bid["spec"]},
+                {"spec": {**dropped, **bid["spec"]}},
                 copy["metadata"]["namespace"],
             )
         status = copy.get("status")
@@ -155,19 +158,21 @@ class SyncerController:
 
     async def _create_host_pod(self, plane: PlaneCache, pod: Object) -> None:
         lease = self._lease(plane, pod)
-        if lease is None:
+        if lease is None or is_deleted(lease) or phase_of(lease) not in _USABLE:
             return  # the lease controller removes the node, and the pod with it
-        await self._copy_references(plane, pod)
+        await self._copy_references(plane, pod, lease)
         await self._ensure_claim(plane, lease)
         wanted = translation.host_pod(plane.name, pod, lease)
-        made = await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
-        await self._adopt_references(pod, made)
+        await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
 
-    async def _copy_references(self, plane: PlaneCache, pod: Object) -> None:
-        for kind, name in translation.references(pod):
+    async def _copy_references(self, plane: PlaneCache, pod: Object, lease: Object) -> None:
+        for reference in translation.references(pod):
+            kind, name = reference.kind, reference.name
             try:
                 original = await plane.client.get(kind, name, pod["metadata"]["namespace"])
             except NotFound:
+                if not reference.required:
+                    continue
                 await self._recorder.record(
                     plane.client,
                     pod,
@@ -176,33 +181,32 @@ class SyncerController:
                     type="Warning",
                 )
                 raise
-            wanted = translation.host_config(plane.name, original)
-            metadata = wanted["metadata"]
+            wanted = translation.host_config(plane.name, original, lease)
             try:
-                await self._host.client.create(kind, wanted, metadata["namespace"])
+                await self._host.client.create(kind, wanted, wanted["metadata"]["namespace"])
             except AlreadyExists:
-                await self._host.client.patch(kind, metadata["name"], wanted, metadata["namespace"])
+                await self._share_copy(kind, wanted)
 
-    async def _adopt_references(self, pod: Object, host_pod: Object) -> None:
-        """The copies of what a pod names go when the last pod that names them goes."""
-        metadata = host_pod["metadata"]
-        owner = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": metadata["name"],
-            "uid": metadata["uid"],
+    async def _share_copy(self, kind: Kind, wanted: dict[str, Any]) -> None:
+        """A copy goes with the last lease whose pod names it."""
+        metadata = wanted["metadata"]
+        known = await self._host.client.get(kind, metadata["name"], metadata["namespace"])
+        owner = metadata["ownerReferences"][0]
+        others = [
+            other
+            for other in known["metadata"].get("ownerReferences") or ()
+            if other["uid"] != owner["uid"]
+        ]
+        # The whole object: a key that its author took out must go here too.
+        fresh = {
+            **wanted,
+            "metadata": {
+                **metadata,
+                "ownerReferences": [*others, owner],
+                "resourceVersion": known["metadata"]["resourceVersion"],
+            },
         }
-        for kind, name in translation.references(pod):
-            copied = translation.host_name(pod["metadata"]["namespace"], name)
-            copy = await self._host.client.get(kind, copied, metadata["namespace"])
-            owners = [*(copy["metadata"].get("ownerReferences") or ()), owner]
-            patch = {
-                "metadata": {
-                    "ownerReferences": owners,
-                    "resourceVersion": copy["metadata"]["resourceVersion"],
-                }
-            }
-            await self._host.client.patch(kind, copied, patch, metadata["namespace"])
+        await self._host.client.replace(kind, fresh)
 
     async def _ensure_claim(self, plane: PlaneCache, lease: Object) -> None:
         claim, status = translation.host_claim(plane.name, lease)
@@ -216,7 +220,7 @@ class SyncerController:
     async def _claim(self, plane: PlaneCache, pod: Object) -> None:
         """Tell the exchange that the devices are taken; from here on time is charged."""
         lease = self._lease(plane, pod)
-        if lease is None or not lease.get("status"):
+        if lease is None or phase_of(lease) != Phase.PENDING:
             return
         conditions = list(lease["status"].get("conditions") or ())
         if any(c["type"] == CLAIMED for c in conditions):
@@ -262,10 +266,11 @@ class SyncerController:
             )  # fmt: skip
 
     async def _delete_host_pod(self, pod: Object, copy: Object) -> None:
-        if is_deleted(copy):
-            return
-        left = parse_rfc3339(pod["metadata"]["deletionTimestamp"]) - self._clock.now()
         metadata = copy["metadata"]
+        end = parse_rfc3339(pod["metadata"]["deletionTimestamp"])
+        if is_deleted(copy) and parse_rfc3339(metadata["deletionTimestamp"]) <= end:
+            return  # else: deleted again, with less grace
+        left = end - self._clock.now()
         with suppress(NotFound):
             await self._host.client.delete(
                 POD,

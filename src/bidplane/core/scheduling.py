@@ -76,7 +76,8 @@ def plan(snapshot: Snapshot) -> list[Operation]:
 
 def is_pending(pod: Object) -> bool:
     return (
-        not pod["spec"].get("nodeName")
+        not _is_bound(pod)
+        and not pod["spec"].get("schedulingGates")  # whoever gated it is not ready to pay
         and not pod["metadata"].get("deletionTimestamp")
         and phase_of(pod) not in _FINISHED
     )
@@ -92,6 +93,10 @@ def is_deleted(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
+def _is_bound(pod: Object) -> bool:
+    return bool(pod["spec"].get("nodeName"))
+
+
 def phase_of(obj: Object) -> str:
     phase: str = (obj.get("status") or {}).get("phase", "")
     return phase
@@ -99,11 +104,20 @@ def phase_of(obj: Object) -> str:
 
 def bid_name(pod: Object) -> str:
     metadata = pod["metadata"]
-    return f"{metadata['name'][:54]}-{metadata['uid'][:8]}"
+    return f"{_cut(metadata['name'], 54)}-{metadata['uid'][:8]}"
+
+
+def _cut(name: str, length: int) -> str:
+    """The beginning of a name, as a name: it ends in a letter or a digit."""
+    return name[:length].rstrip("-.")
 
 
 def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
-    ask = ask_of(pod)
+    try:
+        ask = ask_of(pod)
+    except ValueError as error:  # a plane that does not refuse such a pod let it in
+        yield Explain(pod, "BadAsk", str(error))
+        return
     if ask.gpus == 0:
         yield Explain(
             pod,
@@ -116,13 +130,13 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
     if bid is None:
         yield CreateBid(pod, _bid_for(pod, ask, snapshot.max_price))
         return
-    lease = _lease_of(snapshot, bid)
-    if lease is not None and _can_take(snapshot, lease):
-        yield BindPod(pod, lease["metadata"]["name"])
-        return
     if phase_of(bid) == BidPhase.ENDED:
         # Won, and let go of before the pod was bound. A bid wins once, so ask anew.
         yield DeleteBid(bid)
+        return
+    lease = _lease_of(snapshot, bid)
+    if lease is not None and _can_take(snapshot, lease):
+        yield BindPod(pod, lease["metadata"]["name"])
         return
     yield _explain(pod, bid, lease)
 
@@ -137,14 +151,14 @@ def _explain(pod: Object, bid: Object, lease: Object | None) -> Explain:
 
 
 def _bids_without_pod(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
-    """The garbage collector removes a deleted pod's bid; a finished pod's is ours to end."""
+    """The garbage collector removes a gone pod's bid; that of one that ends is ours to end."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
     for bid in snapshot.bids:
         uid = (bid["metadata"].get("labels") or {}).get(labels.POD_UID)
         if uid is None or bid["metadata"].get("deletionTimestamp"):
             continue  # written by hand: its owner ends it
         pod = by_uid.get(uid)
-        if pod is None or phase_of(pod) in _FINISHED:
+        if pod is None or phase_of(pod) in _FINISHED or (is_deleted(pod) and not _is_bound(pod)):
             yield DeleteBid(bid)
 
 
@@ -158,8 +172,7 @@ def _bid_of(snapshot: Snapshot, pod: Object) -> Object | None:
 
 def _lease_of(snapshot: Snapshot, bid: Object) -> Object | None:
     """The lease a bid won. Found by name, which is there before the bid's status is."""
-    metadata = bid["metadata"]
-    name = host_name(metadata["namespace"], metadata["name"])
+    name = _on_host(bid)
     for lease in snapshot.leases:
         if (
             lease["spec"]["bid"]["name"] == name
@@ -168,6 +181,10 @@ def _lease_of(snapshot: Snapshot, bid: Object) -> Object | None:
         ):
             return lease
     return None
+
+
+def _on_host(bid: Object) -> str:
+    return host_name(bid["metadata"]["namespace"], bid["metadata"]["name"])
 
 
 def _can_take(snapshot: Snapshot, lease: Object) -> bool:
@@ -179,14 +196,12 @@ def _can_take(snapshot: Snapshot, lease: Object) -> bool:
 
 
 def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
-    wanted = {
-        lease["metadata"]["name"]
-        for pod in pending
-        if (bid := _bid_of(snapshot, pod)) is not None
-        and (lease := _lease_of(snapshot, bid)) is not None
-    }
+    # By name, not by what the bid says: bids, pods and leases are read one after the
+    # other, and a lease may be seen before the bid that won it.
+    wanted = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
+    wanted |= {_on_host(bid) for pod in pending if (bid := _bid_of(snapshot, pod)) is not None}
     by_hand = {
-        host_name(bid["metadata"]["namespace"], bid["metadata"]["name"])
+        _on_host(bid)
         for bid in snapshot.bids
         if labels.POD_UID not in (bid["metadata"].get("labels") or {})
     }
@@ -194,8 +209,10 @@ def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operatio
         name = lease["metadata"]["name"]
         if (
             lease["metadata"].get("deletionTimestamp")
-            or phase_of(lease) == Phase.RELEASED
-            or (name in wanted and phase_of(lease) == Phase.PENDING)
+            # Without a phase it was only just made, and says nothing yet.
+            or phase_of(lease) in ("", Phase.RELEASED)
+            # A pod that waits cannot use a lease that drains.
+            or (lease["spec"]["bid"]["name"] in wanted and phase_of(lease) != Phase.DRAINING)
             or lease["spec"]["bid"]["name"] in by_hand
             or any(is_live_on(pod, name) for pod in snapshot.pods)
         ):
@@ -211,7 +228,10 @@ def _bid_for(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
         "metadata": {
             "name": bid_name(pod),
             "namespace": metadata["namespace"],
-            "labels": {labels.POD_UID: metadata["uid"], labels.POD_NAME: metadata["name"][:63]},
+            "labels": {
+                labels.POD_UID: metadata["uid"],
+                labels.POD_NAME: _cut(metadata["name"], 63),
+            },
             # The pod's end is the bid's end.
             "ownerReferences": [
                 {

@@ -11,7 +11,7 @@ from bidplane.machinery.planes import PlaneReference
 class PlaneHost(Protocol):
     """The part of `bidplane.plane.Planes` a driver needs; the two do not import each other."""
 
-    async def create(self, name: str) -> str: ...
+    async def create(self, name: str, uid: str | None = None) -> str: ...
 
     async def delete(self, name: str) -> None: ...
 
@@ -25,8 +25,8 @@ class EmbeddedDriver:
         self._planes = planes
         self._base_url = base_url
 
-    async def ensure(self, name: str) -> PlaneReference:
-        uid = await self._planes.create(name)
+    async def ensure(self, name: str, uid: str) -> PlaneReference:
+        await self._planes.create(name, uid)
         return PlaneReference(uid=uid, url=f"{self._base_url}/planes/{name}")
 
     async def delete(self, name: str) -> None:

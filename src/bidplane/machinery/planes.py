@@ -30,8 +30,8 @@ class PlaneReference(msgspec.Struct, frozen=True):
 class PlaneDriver(Protocol):
     """Makes and ends planes."""
 
-    async def ensure(self, name: str) -> PlaneReference:
-        """The plane of that name, made if it is not there."""
+    async def ensure(self, name: str, uid: str) -> PlaneReference:
+        """The plane of the agent with that name and uid, made if it is not there."""
         ...
 
     async def delete(self, name: str) -> None:

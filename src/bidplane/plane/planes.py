@@ -62,6 +62,7 @@ class Planes:
             None if inline else ThreadPoolExecutor(_WRITERS, thread_name_prefix="plane-writer")
         )
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
+        self._closed = False
         self._making: dict[str, asyncio.Lock] = {}
         root.mkdir(parents=True, exist_ok=True)
         for left in root.glob(f"{_GONE}*"):
@@ -72,8 +73,15 @@ class Planes:
 
     # Life.
 
-    async def create(self, name: str) -> str:
-        """Make the plane if it is not there; returns its uid."""
+    async def create(self, name: str, uid: str | None = None) -> str:
+        """
+        Make the plane if it is not there; returns its uid.
+
+        `uid` ties it to the life of what it is made for: a plane of that name with
+        another uid is a leftover, and goes first.
+        """
+        if uid is not None and self.uid(name) not in (None, uid):
+            await self.delete(name)
         if problems := label_problems(name):
             raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
         async with self._making.setdefault(name, asyncio.Lock()):
@@ -82,7 +90,7 @@ class Planes:
             journal: Journal | None = None
             if name not in self._open:
                 journal = Journal(folder / FILE, durable=self._durable)
-            plane, keeper = self._opened(name, journal)
+            plane, keeper = self._opened(name, journal, uid)
             fresh = plane.store.journal.fact("ready") is None
             await seed(plane, self._crds)
             if fresh:
@@ -91,7 +99,11 @@ class Planes:
             keeper.start()
             return plane.uid
 
-    def _opened(self, name: str, journal: Journal | None = None) -> tuple[Plane, Housekeeper]:
+    def _opened(
+        self, name: str, journal: Journal | None = None, wanted: str | None = None
+    ) -> tuple[Plane, Housekeeper]:
+        if self._closed:
+            raise status.unavailable("the server is shutting down")
         found = self._open.get(name)
         if found is not None:
             return found
@@ -103,7 +115,7 @@ class Planes:
         uid = journal.fact("uid")
         store = Store(journal, self._executor)
         if uid is None:
-            uid = self._new_uid()
+            uid = wanted or self._new_uid()
             journal.remember("uid", uid)
         plane = Plane(name, uid, store, clock=self.clock, dice=self._dice, admit=self._admit)
         keeper = Housekeeper(plane)
@@ -153,6 +165,7 @@ class Planes:
 
     async def close(self) -> None:
         """Finish what is being written, end the watches, close the files."""
+        self._closed = True
         for plane, keeper in list(self._open.values()):
             await keeper.stop()
             await plane.store.close("the server is shutting down")
@@ -162,6 +175,7 @@ class Planes:
 
     def abandon(self) -> None:
         """As kill -9: what was not committed never happened."""
+        self._closed = True
         for plane, keeper in self._open.values():
             keeper.abandon()
             plane.store.abandon()

@@ -44,6 +44,7 @@ class Installation:
         self.logs = folder / "logs"
         self._address = folder / "installation.json"
         self._lock: IO[str] | None = None
+        self._owner_tokens: dict[str, tuple[str, int]] = {}  # user: token and its end
 
     def __repr__(self) -> str:
         return f"<Installation {self.folder}>"
@@ -108,6 +109,9 @@ class Installation:
 
     def owner_token(self, *, user: str, now: float) -> str:
         """For our own processes and commands, which can read the key anyway."""
+        known = self._owner_tokens.get(user)
+        if known is not None and known[1] > now + _COMPONENT_TOKEN_SECONDS / 2:
+            return known[0]
         identity = Identity(
             plane=HOST_PLANE,
             uid=self.address().host_uid,
@@ -115,4 +119,6 @@ class Installation:
             groups=(OWNERS,),
             expires=int(now) + _COMPONENT_TOKEN_SECONDS,
         )
-        return self.tokens().issue(identity)
+        token = self.tokens().issue(identity)
+        self._owner_tokens[user] = token, identity.expires
+        return token

@@ -5,16 +5,20 @@ Server, exchange and node are the same code as in their processes, on real SQLit
 Only what is between them differs: instead of HTTPS, a client that answers `Unavailable`
 while the server is down. `kill` is kill -9: tasks stop where they stand, memory is
 dropped, nothing is flushed; what was committed is found again by `start`.
+
+A kill can be planned for a part's nth step, which is just before or just after one of
+its writes to the API: the places where a crash can leave something half done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bidplane.api.crds import all_crds
 from bidplane.api.kinds import Kind
@@ -33,6 +37,8 @@ from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import admit, prepare_host
 
+T = TypeVar("T")
+
 Part = Literal["server", "exchange", "node"]
 PARTS: tuple[Part, ...] = ("server", "exchange", "node")
 
@@ -46,17 +52,29 @@ class World:
         self._folder = folder
         self._fleet = fleet
         self._dice = random.Random(seed)
+        self._tokens = Tokens(b"simulated")
         self._planes: Planes | None = None
         self._tasks: dict[Part, asyncio.Task[None]] = {}
-        self._ledger: Ledger | None = None
+        self._killers: set[asyncio.Task[None]] = set()
+        self.ledger: Ledger | None = None  # while the exchange is up
         self._down = asyncio.Event()  # set when the server of this moment is killed
+        self.steps: Counter[Part] = Counter()
+        self._planned: dict[tuple[Part, int], float] = {}  # how long it stays down
 
     def __repr__(self) -> str:
         return f"<World up: {', '.join(self._tasks) or 'nothing'}>"
 
     def client(self, plane: str = HOST_PLANE) -> Client:
         """What a user, the exchange or the node holds: it outlives the server."""
-        return _OutsideClient(self, plane)
+        return _Client(lambda: self._inside(plane), lambda: self._down)
+
+    def plan_kill(self, part: Part, step: int, *, down: float) -> None:
+        """Kill `part` at its `step`th step, and start it `down` seconds later."""
+        self._planned[part, step] = down
+
+    @property
+    def kills_to_come(self) -> int:
+        return len(self._planned) + len(self._killers)
 
     async def start(self, part: Part) -> None:
         """Start a part that is down; returns once it runs."""
@@ -66,7 +84,7 @@ class World:
                 self._planes = Planes(
                     self._folder / "planes",
                     clock=self.clock,
-                    tokens=Tokens(b"simulated"),
+                    tokens=self._tokens,
                     crds=all_crds(),
                     admit=admit,
                     durable=False,
@@ -74,14 +92,17 @@ class World:
                     dice=random.Random(self._dice.getrandbits(64)),
                 )
                 await prepare_host(self._planes, self._fleet)
-                driver = EmbeddedDriver(self._planes, "https://simulated")
-                host = self._planes.client(HOST_PLANE)
+                stepping = _SteppingPlanes(self, self._planes)
+                driver = EmbeddedDriver(stepping, "https://simulated")
+                host = stepping.client(HOST_PLANE)
                 work = Controllers(host, driver, clock=self.clock).run()
             case "exchange":
-                self._ledger = Ledger(self.ledger_file, durable=False)
-                work = Exchange(self.client(), self._ledger, clock=self.clock).run()
+                self.ledger = Ledger.open(self.ledger_file, durable=False)
+                work = Exchange(
+                    self._stepping(part), self.ledger, self._tokens, clock=self.clock
+                ).run()
             case "node":
-                nodes = SimulatedNodes(self.client(), self._fleet, clock=self.clock)
+                nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
                 work = run_nodes(nodes, clock=self.clock)
         self._spawn(part, work)
 
@@ -93,9 +114,9 @@ class World:
             self._planes.abandon()
             self._planes = None
             self._down.set()
-        if part == "exchange" and self._ledger is not None:
-            self._ledger.close()
-            self._ledger = None
+        if part == "exchange" and self.ledger is not None:
+            self.ledger.close()
+            self.ledger = None
         if task is not None:
             task.cancel()
             with suppress(asyncio.CancelledError, Exception):
@@ -107,6 +128,8 @@ class World:
                 await self.start(part)
 
     async def stop(self) -> None:
+        for killer in list(self._killers):
+            killer.cancel()
         for part in reversed(PARTS):
             await self.kill(part)
 
@@ -127,6 +150,25 @@ class World:
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise RuntimeError(f"the {part} ended by itself") from error
 
+    def _stepping(self, part: Part) -> Client:
+        return _SteppingClient(self, part, self.client())
+
+    async def step(self, part: Part) -> None:
+        """Called around every write of a part; does not return if this is its last."""
+        self.steps[part] += 1
+        down = self._planned.pop((part, self.steps[part]), None)
+        if down is not None:
+            killer = asyncio.create_task(self._kill_and_start(part, down))
+            self._killers.add(killer)
+            killer.add_done_callback(self._killers.discard)
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+    async def _kill_and_start(self, part: Part, down: float) -> None:
+        await self.kill(part)
+        await asyncio.sleep(down)
+        await self.start(part)
+
     def _spawn(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[part] = asyncio.create_task(work, name=part)
 
@@ -136,15 +178,12 @@ class World:
         return self._planes.client(plane)
 
 
-class _OutsideClient:
-    """A client of another process: cut off when the server is killed."""
+class _Client:
+    """A client that finds the server anew for each call, and is cut off when it is killed."""
 
-    def __init__(self, world: World, plane: str) -> None:
-        self._world = world
-        self._plane = plane
-
-    def _reach(self) -> Client:
-        return self._world._inside(self._plane)
+    def __init__(self, reach: Callable[[], Client], down: Callable[[], asyncio.Event]) -> None:
+        self._reach = reach
+        self._down = down
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         return await self._reach().get(kind, name, namespace)
@@ -163,11 +202,10 @@ class _OutsideClient:
         labels: str = "",
         fields: str = "",
     ) -> AsyncIterator[WatchEvent]:
-        down = self._world._down
-        events = self._reach().watch(
+        down = self._down()
+        async for event in self._reach().watch(
             kind, namespace, resource_version=resource_version, labels=labels, fields=fields
-        )
-        async for event in events:
+        ):
             if down.is_set():
                 break
             yield event
@@ -204,3 +242,79 @@ class _OutsideClient:
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         await self._reach().bind(namespace, pod, node, uid=uid)
+
+
+class _SteppingClient(_Client):
+    """The client a part is given: its writes are the steps at which it can be killed."""
+
+    def __init__(self, world: World, part: Part, inner: Client) -> None:
+        super().__init__(lambda: inner, lambda: world._down)
+        self._world = world
+        self._part = part
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+        return await self._write(super().create(kind, obj, namespace))
+
+    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
+        return await self._write(super().replace(kind, obj, subresource=subresource))
+
+    async def patch(
+        self,
+        kind: Kind,
+        name: str,
+        patch: Object,
+        namespace: str | None = None,
+        *,
+        subresource: str = "",
+    ) -> Object:
+        return await self._write(
+            super().patch(kind, name, patch, namespace, subresource=subresource)
+        )
+
+    async def delete(
+        self,
+        kind: Kind,
+        name: str,
+        namespace: str | None = None,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+    ) -> None:
+        await self._write(
+            super().delete(kind, name, namespace, grace_seconds=grace_seconds, uid=uid)
+        )
+
+    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
+        await self._write(super().bind(namespace, pod, node, uid=uid))
+
+    async def _write(self, call: Coroutine[Any, Any, T]) -> T:
+        try:
+            await self._world.step(self._part)
+        except BaseException:
+            call.close()
+            raise
+        result = await call
+        await self._world.step(self._part)
+        return result
+
+
+class _SteppingPlanes:
+    """The planes as the server's own controllers use them."""
+
+    def __init__(self, world: World, planes: Planes) -> None:
+        self._world = world
+        self._planes = planes
+
+    async def create(self, name: str, uid: str | None = None) -> str:
+        await self._world.step("server")
+        made = await self._planes.create(name, uid)
+        await self._world.step("server")
+        return made
+
+    async def delete(self, name: str) -> None:
+        await self._world.step("server")
+        await self._planes.delete(name)
+        await self._world.step("server")
+
+    def client(self, name: str) -> Client:
+        return _SteppingClient(self._world, "server", self._planes.client(name))
