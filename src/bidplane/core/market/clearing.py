@@ -74,14 +74,11 @@ class Clearing:
                 return max(outsider.reserve, outsider.price_ahead_of(winner))
         return outsider.reserve  # it fits beside all of them: only its reserve kept it out
 
-    def posted_price(self, reserve: int) -> int:
-        """What one more GPU would have cost a newcomer."""
+    def posted_price(self, reserve: int, *, last: int) -> int:
+        """What one more GPU would have cost a newcomer; while none can be had, the `last`."""
         newcomer = Contestant("\U0010ffff", Block(1), 0, ONE, 1 << 63, reserve)
         price = self.price_to_win(newcomer)
-        if price is not None:
-            return price
-        # Nothing can be had at any price; the dearest winner says what it is worth.
-        return max((self.critical_price(c) for c in self.accepted), default=reserve)
+        return max(reserve, last) if price is None else price
 
 
 def clear(free: dict[str, int], contestants: Iterable[Contestant]) -> Clearing:

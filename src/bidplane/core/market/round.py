@@ -239,7 +239,7 @@ def _result(
     summary = LotResult(
         lot=lot.name,
         base=lot.base,
-        posted=clearing.posted_price(lot.base),
+        posted=clearing.posted_price(lot.base, last=lot.posted),
         devices=lot.devices,
         leased=leased,
         unserved=max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0),

@@ -1,0 +1,248 @@
+"""The engine, one round at a time: what a story of bids comes to, in leases and in money."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bidplane.api.bid import BidPhase, BidReason
+from bidplane.api.lease import Phase
+from bidplane.core.market import RoundInput, RoundResult, clear_round
+from bidplane.exchange.engine import Engine, Report
+from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.ledger import Ledger, statement, verify
+from bidplane.ledger.records import REVENUE, Lease, lease_id, wallet_of
+
+from .words import CREDIT, MILLI, PRICE, agent, bid, gpus, pool
+
+
+class Market:
+    """A small exchange on a clock that is told the time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = 1_000_000.0
+        self.world = Snapshot(
+            agents=(agent("trainer"), agent("chat")), pools=(pool(),), devices=gpus(4)
+        )
+        self.ledger = Ledger.open(path, durable=False)
+        self.engine = Engine(self.ledger)
+
+    def restart(self) -> None:
+        self.ledger.close()
+        self.ledger = Ledger.open(self.path, durable=False)
+        self.engine = Engine(self.ledger)
+
+    def change(self, **changes: Any) -> None:
+        self.world = msgspec.structs.replace(self.world, **changes)
+
+    def round(self, *bids: BidView, after: float = 1.0, **changes: Any) -> Report:
+        self.now += after
+        if bids:
+            self.change(bids=(*self.world.bids, *bids))
+        self.change(**changes)
+        return self.engine.run_round(self.world, self.now)
+
+    def claim(self, *bids: str, after: float = 1.0) -> Report:
+        claimed = self.world.claimed | {lease_id(b) for b in bids}
+        return self.round(claimed=claimed, after=after)
+
+    def leave(self, *bids: str, after: float = 1.0) -> Report:
+        left = self.world.left | {lease_id(b) for b in bids}
+        return self.round(left=left, after=after)
+
+    def lease(self, bid: str) -> Lease:
+        found = self.ledger.lease_of_bid(bid)
+        assert found is not None
+        return found
+
+    def balance(self, name: str) -> int:
+        account = self.ledger.account(wallet_of(f"uid-{name}"))
+        assert account is not None
+        return account.posted
+
+
+@pytest.fixture
+def market(tmp_path: Path) -> Iterator[Market]:
+    made = Market(tmp_path / "ledger.db")
+    yield made
+    made.ledger.close()
+    report = verify(made.path)
+    assert report.is_sound, report.problem
+
+
+def test_a_bid_wins_is_claimed_and_pays_by_the_second(market: Market) -> None:
+    report = market.round(bid("b1", "trainer", 2, PRICE))
+    assert report.bids["b1"].phase is BidPhase.WON
+    assert report.bids["b1"].lease == f"lease-{lease_id('b1')}"
+    market.claim("b1", after=5)
+    market.leave("b1", after=20)
+    paid = 20 * 2 * 100_000 // 3600 + 1  # 20 s, two GPUs, at the floor price
+    assert market.balance("trainer") == 10 * CREDIT - paid
+    assert market.round().bids["b1"].phase is BidPhase.ENDED
+
+
+def test_the_story_of_trainer_and_chat(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    report = market.round(bid("b2", "chat", 2, 2 * PRICE), after=60)
+    assert [d.lease for d in report.result.displaced] == [lease_id("b1")]
+    trainer, chat = market.lease("b1"), market.lease("b2")
+    assert (trainer.phase, trainer.reason) == (Phase.DRAINING, "Outbid")
+    assert (chat.phase, chat.ready, chat.waits_for) == (Phase.PENDING, False, (trainer.id,))
+    assert trainer.compensation == min(trainer.charged, 60 * 4 * 100_000 // 3600 + 1)
+    market.claim("b2")
+    assert market.lease("b2").phase is Phase.PENDING  # its devices are not free yet
+    market.leave("b1", after=10)
+    assert market.lease("b2").phase is Phase.ACTIVE
+    market.leave("b2", after=1)
+    # It left at once, and still owes what it caused.
+    assert market.lease("b2").charged >= trainer.compensation
+    for name in ("trainer", "chat"):
+        found = statement(market.ledger, f"uid-{name}", now=0)
+        assert found is not None
+        assert found.balance == market.balance(name)
+
+
+def test_a_displaced_agent_does_not_displace_its_displacer(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    market.round(bid("b2", "chat", 4, 2 * PRICE), after=60)
+    market.claim("b2")
+    market.leave("b1")
+    report = market.round(bid("b3", "trainer", 4, 2 * PRICE))
+    assert report.bids["b3"].reason is BidReason.OUTBID
+    assert report.bids["b3"].message.startswith("7.20 was not enough; 8.99")
+
+
+def test_a_waiting_bid_wins_when_its_rival_leaves(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    report = market.round(bid("b2", "chat", 4, PRICE))
+    assert report.bids["b2"].reason is BidReason.NO_FREE_BLOCK  # a pending lease is not contested
+    market.claim("b1")
+    assert market.round().bids["b2"].reason is BidReason.OUTBID
+    market.leave("b1")
+    assert market.lease("b2").ready
+
+
+def test_an_unclaimed_lease_is_released_after_a_minute(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.round(after=59)
+    assert market.lease("b1").phase is Phase.PENDING
+    report = market.round(after=1)
+    assert market.lease("b1").reason == "Unclaimed"
+    assert report.bids["b1"].phase is BidPhase.ENDED
+    assert market.balance("trainer") == 10 * CREDIT - market.lease("b1").minimum
+
+
+def test_a_claim_made_while_the_exchange_was_away_counts(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.restart()
+    market.claim("b1", after=3600)
+    assert market.lease("b1").phase is Phase.ACTIVE
+
+
+def test_who_cannot_pay_gets_notice(market: Market) -> None:
+    poor = agent("trainer", refill=1)
+    market.change(agents=(poor, agent("chat")))
+    # Two rivals keep the price at the bid; 4 GPUs hold 0.24 an epoch and use 4 m a second.
+    market.round(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE - 1, created=5))
+    market.claim("b1")
+    for _ in range(400):
+        market.round()
+        if market.lease("b1").phase is not Phase.ACTIVE:
+            break
+    assert market.lease("b1").reason == "Unfunded"
+    assert 0 < market.balance("trainer") < 240 * MILLI
+    market.round(after=30)
+    market.leave("b1", after=300)
+    assert market.balance("trainer") >= 0
+    assert market.lease("b2").phase is Phase.PENDING
+
+
+def test_a_quiet_market_writes_nothing(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE // 2, created=9))
+    market.claim("b1")
+    for _ in range(10):  # what it has paid grows until the fund cannot pay it back: protected
+        market.round()
+    head = market.ledger.head.sequence
+    for _ in range(18):
+        market.round()
+    assert market.ledger.head.sequence == head
+
+
+def test_an_hour_of_one_lease_is_a_few_rows(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    for _ in range(3600):
+        market.round()
+    assert market.ledger.head.sequence <= 3 + 60 + 2
+    exact = 3600 * 4 * 100_000 / 3600
+    lease = market.lease("b1")
+    due = lease.charged + lease.meter(round(market.now * 1000)).due
+    assert due == exact
+
+
+def test_bad_bids_get_a_name_and_move_nothing(market: Market) -> None:
+    unreadable = msgspec.structs.replace(
+        bid("b1", "trainer", 1, PRICE), problem="'free' is not an amount of credits"
+    )
+    report = market.round(
+        unreadable,
+        bid("b2", "trainer", 9, PRICE),
+        bid("b3", "trainer", 1, PRICE, pool="nowhere"),
+        bid("b4", "trainer", 1, 10_000 * PRICE),
+        bid("b5", "stranger", 1, PRICE),
+    )
+    assert {uid: (s.phase.value, s.reason.value) for uid, s in report.bids.items()} == {
+        "b1": ("Refused", "BadPrice"),
+        "b2": ("Refused", "LargerThanEveryDomain"),
+        "b3": ("Refused", "NoSuchPool"),
+        "b4": ("Waiting", "WalletTooSmall"),
+    }
+    assert market.ledger.live_leases() == []
+    assert market.ledger.account(REVENUE).posted == 0  # type: ignore[union-attr]
+
+
+def test_a_deleted_agent_is_closed_once_its_leases_are_gone(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    gone = agent("trainer", deleting=True)
+    market.round(agents=(gone, agent("chat")), bids=())
+    assert market.ledger.account(wallet_of("uid-trainer")).is_open  # type: ignore[union-attr]
+    market.leave("b1", after=30)
+    market.round()
+    account = market.ledger.account(wallet_of("uid-trainer"))
+    assert account is not None
+    assert (account.is_open, account.posted, account.held) == (False, 0, 0)
+
+
+def test_an_agent_that_vanished_is_closed_with_its_leases(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    market.round(agents=(agent("chat"),), bids=())
+    assert market.lease("b1").phase is Phase.RELEASED
+    assert not market.ledger.account(wallet_of("uid-trainer")).is_open  # type: ignore[union-attr]
+
+
+def test_a_recorded_round_replays(market: Market) -> None:
+    market.round(bid("b1", "trainer", 3, PRICE), bid("b2", "chat", 4, PRICE * 2))
+    market.claim("b2")
+    market.round(after=60)
+    rounds = market.ledger.rounds_after(0)
+    assert rounds
+    for record in rounds:
+        given = msgspec.json.decode(record.input, type=RoundInput)
+        assert clear_round(given) == msgspec.json.decode(record.result, type=RoundResult)
+
+
+def test_a_pool_that_grows_is_seeded_for_what_it_became(market: Market) -> None:
+    market.round()
+    market.round(devices=(*gpus(4), *gpus(4, node="n2")))
+    market.round(devices=gpus(4))
+    funds = [a for a in market.ledger.accounts() if a.id == "fund/h100"]
+    assert [fund.posted for fund in funds] == [-(-8 * 60 * 100_000 // 3600)]

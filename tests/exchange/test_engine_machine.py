@@ -1,0 +1,217 @@
+"""
+The engine under everything that can happen to it, in any order, with crashes.
+
+Hypothesis opens agents, bids, claims, leaves, moves the clock, and kills the exchange in
+the middle of its writing. After each step the ledger must be sound, and every lease's
+rent, levy and compensation must be what its life says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from bidplane.api.lease import Phase
+from bidplane.api.money import cost
+from bidplane.exchange.engine import Engine
+from bidplane.exchange.snapshot import Snapshot
+from bidplane.ledger.ledger import Ledger
+from bidplane.ledger.records import HoldState, Lease, TransferKind
+from bidplane.ledger.store import SqliteStore
+from bidplane.ledger.tables import HOLD, LEASE, TRANSFER, Table
+from bidplane.ledger.verify import verify_store
+
+from .words import CREDIT, PRICE, agent, bid, gpus, pool
+
+NAMES = ("ann-1", "ann-2", "bob", "carl")  # the first two have one owner
+
+
+class Killed(BaseException):
+    """The process died here."""
+
+
+class MortalStore(SqliteStore):
+    """Dies at the write that it is told to."""
+
+    writes_left = -1
+
+    def insert(self, table: Table[Any], record: Any) -> None:
+        self._count()
+        super().insert(table, record)
+
+    def update(self, table: Table[Any], record: Any) -> None:
+        self._count()
+        super().update(table, record)
+
+    def _count(self) -> None:
+        if self.writes_left == 0:
+            raise Killed
+        self.writes_left -= 1
+
+
+class ExchangeMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.now = 1_000_000.0
+        self.bids = 0
+        self.world = Snapshot(
+            pools=(pool("h100"), pool("a100", notice=5)),
+            devices=(*gpus(8), *gpus(3, node="n2"), *gpus(4, node="n3", product="A100")),
+        )
+        self.open()
+
+    def open(self) -> None:
+        self.store = MortalStore(self.folder / "ledger.db", durable=False)
+        self.ledger = Ledger(self.store)
+        self.engine = Engine(self.ledger)
+
+    def teardown(self) -> None:
+        self.store.close()
+        shutil.rmtree(self.folder)
+
+    def change(self, **changes: Any) -> None:
+        self.world = msgspec.structs.replace(self.world, **changes)
+
+    def leases(self) -> list[Lease]:
+        return self.store.find(LEASE)
+
+    # What others do
+
+    @rule(name=st.sampled_from(NAMES), refill=st.sampled_from([1, 5, 50]))
+    def create_agent(self, name: str, refill: int) -> None:
+        if name not in {a.name for a in self.world.agents}:
+            made = agent(name, owner=name.split("-")[0], refill=refill)
+            # A name may come again; its uid does not.
+            made = msgspec.structs.replace(made, uid=f"{name}-{self.now}-{self.bids}")
+            self.change(agents=(*self.world.agents, made))
+
+    @precondition(lambda self: self.world.agents)
+    @rule(data=st.data(), vanish=st.booleans())
+    def delete_agent(self, data: st.DataObject, vanish: bool) -> None:
+        gone = data.draw(st.sampled_from(self.world.agents))
+        rest = tuple(a for a in self.world.agents if a != gone)
+        kept = () if vanish else (msgspec.structs.replace(gone, deleting=True),)
+        self.change(
+            agents=rest + kept, bids=tuple(b for b in self.world.bids if b.agent != gone.name)
+        )
+
+    @precondition(lambda self: self.world.agents)
+    @rule(
+        data=st.data(),
+        gpus=st.integers(1, 9),
+        price=st.sampled_from([50_000, 100_000, 200_000, PRICE, 2 * PRICE, 40 * PRICE]),
+        where=st.sampled_from(["", "h100", "a100", "nowhere"]),
+    )
+    def place_bid(self, data: st.DataObject, gpus: int, price: int, where: str) -> None:
+        name = data.draw(st.sampled_from(self.world.agents)).name
+        self.bids += 1
+        made = bid(f"bid-{self.bids}", name, gpus, price, pool=where, created=int(self.now))
+        self.change(bids=(*self.world.bids, made))
+
+    @precondition(lambda self: self.world.bids)
+    @rule(data=st.data())
+    def withdraw_bid(self, data: st.DataObject) -> None:
+        gone = data.draw(st.sampled_from(self.world.bids))
+        self.change(bids=tuple(b for b in self.world.bids if b != gone))
+
+    @precondition(lambda self: self.ledger.live_leases())
+    @rule()
+    def claim_all(self) -> None:
+        ids = {lease.id for lease in self.ledger.live_leases()}
+        self.change(claimed=self.world.claimed | ids)
+
+    @precondition(lambda self: self.ledger.live_leases())
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(self.ledger.live_leases()))
+        self.change(left=self.world.left | {lease.id})
+
+    # What the exchange does
+
+    @rule(seconds=st.sampled_from([0, 0.4, 1, 1, 1, 7, 31, 61, 4000]))
+    def run_round(self, seconds: float) -> None:
+        self.now += seconds
+        self.engine.run_round(self.world, self.now)
+
+    @rule(writes=st.integers(0, 12))
+    def be_killed_in_a_round(self, writes: int) -> None:
+        before = self.ledger.head
+        self.now += 1
+        self.store.writes_left = writes
+        try:
+            self.engine.run_round(self.world, self.now)
+        except Killed:
+            assert self.ledger.head == before, "half a round was written"
+        self.store.close()
+        self.open()
+
+    @rule()
+    def settle_down(self) -> None:
+        """When nothing changes, a few rounds later nothing is written."""
+        for _ in range(4):
+            self.engine.run_round(self.world, self.now)
+        head = self.ledger.head
+        self.engine.run_round(self.world, self.now)
+        assert self.ledger.head == head
+
+    # What must always be true
+
+    @invariant()
+    def the_ledger_is_sound(self) -> None:
+        report = verify_store(self.store)
+        assert report.is_sound, report.problem
+
+    @invariant()
+    def every_lease_has_paid_what_its_life_says(self) -> None:
+        transfers = self.store.find(TRANSFER)
+        for lease in self.leases():
+            mine = [t for t in transfers if t.lease == lease.id]
+            rent = sum(t.amount for t in mine if t.kind is TransferKind.RENT)
+            levy = sum(t.amount for t in mine if t.kind is TransferKind.LEVY)
+            back = sum(t.amount for t in mine if t.kind is TransferKind.COMPENSATION)
+            assert rent + levy == lease.charged
+            assert back == lease.compensation <= lease.charged
+            end = min(t for t in (lease.released_at, lease.reclaim_at, 10**15) if t)
+            seconds = -(-(end - lease.active_at) // 1000) if lease.active_at else 0
+            most = cost(lease.max_price, lease.gpus, seconds)
+            assert lease.charged <= max(lease.minimum, most)
+            if lease.phase is Phase.RELEASED:
+                assert lease.charged >= min(lease.minimum, cost(lease.max_price, lease.gpus, 10))
+
+    @invariant()
+    def what_runs_is_held_for(self) -> None:
+        holds = {hold.id: hold for hold in self.store.find(HOLD)}
+        for lease in self.leases():
+            if lease.phase is Phase.RELEASED:
+                assert not lease.hold
+            else:
+                assert holds[lease.hold].state is HoldState.OPEN
+        live = {lease.hold for lease in self.leases()}
+        assert {h.id for h in holds.values() if h.state is HoldState.OPEN} <= live
+
+    @invariant()
+    def no_price_is_above_the_bid(self) -> None:
+        for lease in self.leases():
+            assert lease.price <= lease.max_price
+
+    @invariant()
+    def closed_wallets_are_empty(self) -> None:
+        for account in self.ledger.accounts():
+            if not account.is_open:
+                assert account.posted == account.held == 0
+            assert account.posted < 10**6 * CREDIT or account.kind == "mint"
+
+
+TestExchangeMachine = pytest.mark.slow(ExchangeMachine.TestCase)
+TestExchangeMachine.settings = settings(
+    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
+)

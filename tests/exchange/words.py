@@ -1,0 +1,58 @@
+"""Words for tests of the exchange: agents, pools, bids and devices in a few letters."""
+
+from __future__ import annotations
+
+from bidplane.api.lease import Device
+from bidplane.exchange.snapshot import AgentView, BidView, DeviceView, PoolView
+from bidplane.ledger.leases import Terms
+
+CREDIT = 1_000_000
+PRICE = 3_600_000  # one GPU costs a milli-credit a second
+MILLI = 1000
+
+
+def agent(name: str, *, owner: str = "", refill: int = 10, deleting: bool = False) -> AgentView:
+    return AgentView(
+        name=name,
+        uid=f"uid-{name}",
+        owner=owner or name,
+        refill=refill * CREDIT,
+        cap=2 * refill * CREDIT,
+        deleting=deleting,
+    )
+
+
+def pool(name: str = "h100", *, floor: int = 100_000, notice: int = 30) -> PoolView:
+    return PoolView(
+        name=name,
+        product=name.upper(),
+        floor=floor,
+        target_percent=92,
+        terms=Terms(notice_seconds=notice, restart_seconds=30, epoch_seconds=60),
+    )
+
+
+def gpus(count: int, *, node: str = "n1", product: str = "H100") -> tuple[DeviceView, ...]:
+    return tuple(
+        DeviceView(
+            device=Device(node=node, driver="gpu.bidplane.dev", pool=node, name=f"gpu-{i}"),
+            product=product,
+            domain=f"{node}/nvlink-0",
+        )
+        for i in range(count)
+    )
+
+
+def bid(
+    uid: str, agent: str, gpus: int, price: int, *, pool: str = "", created: int = 0
+) -> BidView:
+    return BidView(
+        uid=uid,
+        namespace=f"agent-{agent}",
+        name=uid,
+        agent=agent,
+        gpus=gpus,
+        price=price,
+        pool=pool,
+        created=created,
+    )
