@@ -39,14 +39,14 @@ SCRIPT = [
     Work(agent="research", name="sweep", at=2, gpus=8, seconds=6),
     *(Work(agent="batch", name=f"embed-{n}", at=4, gpus=1, seconds=12) for n in range(1, 7)),
     Work(agent="chat", name="answer-1", at=10, gpus=2, seconds=8),
-    Work(agent="chat", name="answer-2", at=20, gpus=2, seconds=8),
+    Work(agent="chat", name="answer-2", at=29, gpus=2, seconds=8),
 ]
 TELLING = {
     0: "trainer starts two jobs of two GPUs, worth 1.00 a GPU-hour to it",
     2: "research wants all eight GPUs, but only at 0.80: a queue would now hold everyone up",
     4: "batch offers 0.60 for single GPUs: small work fits beside",
     10: "chat has users waiting, and 6.00 to say so",
-    20: "chat again",
+    29: "chat again; this time there is room",
 }
 _LONGEST_SECONDS = 90.0
 
@@ -67,7 +67,7 @@ async def _play(folder: Path) -> None:
     fleet.write_text(FLEET)
     where = Installation(folder / "data")
     running = Running(where, port=0, fleet=fleet)
-    cast = Cast(where)
+    cast: Cast | None = None
     try:
         with console.status("starting a Bidplane with one simulated node of eight GPUs …"):
             await running.start()
@@ -82,7 +82,8 @@ async def _play(folder: Path) -> None:
         await _perform(cast, chronicle)
         await asyncio.to_thread(_report, where, chronicle)
     finally:
-        await cast.leave()
+        if cast is not None:
+            await cast.leave()
         await running.stop()
 
 

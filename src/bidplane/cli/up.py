@@ -13,6 +13,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from bidplane.cli.common import Data, command_name, console, installation
+from bidplane.cli.example import HABITS, keep_trading
 from bidplane.cli.process import HOSTS
 from bidplane.errors import UserError
 from bidplane.machinery.clock import SystemClock
@@ -33,6 +34,9 @@ def up(
     fleet: Annotated[
         Path | None, Parameter(help="Nodes and GPUs to simulate; kept for the next start.")
     ] = None,
+    example: Annotated[
+        bool, Parameter(negative="", help="With a few agents that go on trading.")
+    ] = False,
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start goes on from there.
@@ -43,7 +47,7 @@ def up(
     """
     where = installation(data)
     running = Running(where, port=port, fleet=fleet)
-    asyncio.run(_foreground(running))
+    asyncio.run(_foreground(running, example=example))
 
 
 class Running:
@@ -112,38 +116,46 @@ def _port(listener: socket.socket) -> int:
     return port
 
 
-async def _foreground(running: Running) -> None:
+async def _foreground(running: Running, *, example: bool) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(sign, stop.set)
     starting = asyncio.create_task(running.start())
     stopping = asyncio.create_task(stop.wait())
+    trading: asyncio.Task[None] | None = None
     try:
         with console.status("starting server, exchange and node …"):
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            _greet(running)
+            _greet(running, example=example)
+            if example:
+                trading = asyncio.create_task(keep_trading(running.where))
         await stopping
     finally:
         starting.cancel()
+        if trading is not None:
+            trading.cancel()
         await running.stop()
     console.print("stopped; `bidplane up` goes on from here")
 
 
-def _greet(running: Running) -> None:
+def _greet(running: Running, *, example: bool) -> None:
     name = command_name()
     fleet = running.fleet
     gpus = sum(len(domain) for node in fleet.nodes for domain in node.link_domains())
+    names = [habit.character.name for habit in HABITS]
     data = f" --data {running.where.folder}" if "--data" in sys.argv else ""
     console.print(
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
         f"  fleet  {len(fleet.nodes)} simulated nodes, {gpus} GPUs\n"
-        f"  data   {running.where.folder}\n\n"
+        f"  data   {running.where.folder}\n"
+        + (f"  agents {', '.join(names)}, trading\n" if example else "")
+        + "\n"
         "Try, in another terminal:\n"
-        f"  {name} agent create trainer --priority 1 --refill 100{data}\n"
-        "  kubectl --kubeconfig trainer.kubeconfig apply -f examples/pod.yaml\n"
+        f"  {name} agent create mine --priority 1 --refill 100{data}\n"
+        "  kubectl --kubeconfig mine.kubeconfig apply -f examples/pod.yaml\n"
         f"  {name} market watch{data}\n\n"
         "Ctrl-C stops it.",
         soft_wrap=True,
