@@ -60,6 +60,7 @@ class World:
         self._down = asyncio.Event()  # set when the server of this moment is killed
         self.steps: Counter[Part] = Counter()
         self._planned: dict[tuple[Part, int], float] = {}  # how long it stays down
+        self._dying: set[Part] = set()
 
     def __repr__(self) -> str:
         return f"<World up: {', '.join(self._tasks) or 'nothing'}>"
@@ -155,17 +156,22 @@ class World:
 
     async def step(self, part: Part) -> None:
         """Called around every write of a part; does not return if this is its last."""
-        self.steps[part] += 1
-        down = self._planned.pop((part, self.steps[part]), None)
-        if down is not None:
+        if part not in self._dying:
+            self.steps[part] += 1
+            down = self._planned.pop((part, self.steps[part]), None)
+            if down is None:
+                await asyncio.sleep(0)
+                return
+            self._dying.add(part)
             killer = asyncio.create_task(self._kill_and_start(part, down))
             self._killers.add(killer)
             killer.add_done_callback(self._killers.discard)
-            await asyncio.Event().wait()
-        await asyncio.sleep(0)
+        # Dead, though its other tasks have not heard of it yet.
+        await asyncio.Event().wait()
 
     async def _kill_and_start(self, part: Part, down: float) -> None:
         await self.kill(part)
+        self._dying.discard(part)
         await asyncio.sleep(down)
         await self.start(part)
 
