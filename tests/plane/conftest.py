@@ -21,12 +21,14 @@ import httpx2
 import pytest
 import uvicorn
 
+from bidplane.api.kinds import Kind
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.runtime.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PATIENCE = 20.0  # seconds for what happens in the background
 
 
@@ -181,10 +183,88 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
     else:
         cluster = request.getfixturevalue("cluster")
         found = Endpoint(cluster.url, cluster.token, cluster.ca_file)
+        _let_controllers_work(found)
     found.namespace = f"t-{secrets.token_hex(4)}"
     found.ok("POST", "/api/v1/namespaces", {"metadata": {"name": found.namespace}})
     yield found
     found.call("DELETE", f"/api/v1/namespaces/{found.namespace}")
+
+
+def _let_controllers_work(endpoint: Endpoint) -> None:
+    """Namespaces and garbage are emptied by controllers, which need rights to all kinds."""
+    binding = {
+        "metadata": {"name": "tests-controllers"},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [
+            {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "User",
+                "name": "system:kube-controller-manager",
+            }
+        ],
+    }
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    assert endpoint.call("POST", path, binding).code in (201, 409)
+
+
+@pytest.fixture
+def things(endpoint: Endpoint) -> Iterator[Kind]:
+    """A custom kind, `Thing`, with a schema, a status and columns."""
+    suffix = secrets.token_hex(3)
+    kind = Kind(f"t{suffix}.bidplane.test", "v1", "Thing", "things")
+    endpoint.ok("POST", CRDS, thing_definition(kind))
+    endpoint.eventually(lambda: endpoint.call("GET", f"/apis/{kind.api_version}").code == 200)
+    path = f"/apis/{kind.api_version}/namespaces/{{ns}}/things"
+    endpoint.eventually(lambda: endpoint.call("GET", path).code == 200)
+    yield kind
+    endpoint.call("DELETE", f"{CRDS}/things.{kind.group}")
+
+
+def thing_definition(kind: Kind, **spec: Any) -> dict[str, Any]:
+    size = {"type": "integer", "minimum": 1, "maximum": 10}
+    colour = {"type": "string", "enum": ["red", "green"], "default": "red"}
+    code = {"type": "string", "pattern": "^[a-z]+$"}
+    free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    schema = {
+        "type": "object",
+        "required": ["spec"],
+        "properties": {
+            "spec": {
+                "type": "object",
+                "required": ["size"],
+                "properties": {"size": size, "colour": colour, "code": code, "free": free},
+            },
+            "status": {"type": "object", "properties": {"phase": {"type": "string"}}},
+        },
+    }
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{kind.plural}.{kind.group}"},
+        "spec": {
+            "group": kind.group,
+            "scope": "Namespaced",
+            "names": {"plural": kind.plural, "kind": kind.kind, "shortNames": ["th"]},
+            "versions": [
+                {
+                    "name": "v1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": [
+                        {"name": "Size", "type": "integer", "jsonPath": ".spec.size"},
+                        {"name": "Phase", "type": "string", "jsonPath": ".status.phase"},
+                    ],
+                }
+            ],
+            **spec,
+        },
+    }
 
 
 @pytest.fixture

@@ -39,7 +39,7 @@ def test_the_answer_says_what_was_deleted(endpoint: Endpoint) -> None:
 def test_preconditions(endpoint: Endpoint) -> None:
     async def story(client: HttpClient) -> None:
         made = await client.create(CONFIG_MAP, config_map("a"), endpoint.namespace)
-        with pytest.raises(Conflict, match="Precondition failed: UID in precondition: other"):
+        with pytest.raises(Conflict, match=r"the UID in the precondition \(other\) does not match"):
             await client.delete(CONFIG_MAP, "a", endpoint.namespace, uid="other")
         await client.delete(CONFIG_MAP, "a", endpoint.namespace, uid=made["metadata"]["uid"])
 

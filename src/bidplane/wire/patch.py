@@ -59,7 +59,7 @@ def _operate(document: Any, operation: dict[str, Any]) -> Any:
         case "remove":
             return _remove(document, path)
         case "replace":
-            _find(document, path)
+            # Upstream's library replaces what is not there, too: it adds it.
             return _replace(document, path, copy(operation.get("value")))
         case "move":
             source = _pointer(operation.get("from", ""))

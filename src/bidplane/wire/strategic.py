@@ -50,10 +50,21 @@ def _object(target: Any, patch: Mapping[str, Any], shape: Shape | None) -> dict[
             result[key] = _list(result.get(key), value, child)
         else:
             result[key] = copy(value)
-    for key, order in patch.items():
-        if key.startswith(_ORDER):
-            _reorder(result, key[len(_ORDER) :], order, shape)
+    _reorder(result, target, patch, shape)
     return result
+
+
+def _reorder(
+    result: dict[str, Any], target: Any, patch: Mapping[str, Any], shape: Shape | None
+) -> None:
+    before = target if isinstance(target, Mapping) else {}
+    for name in {key.removeprefix(_ORDER) for key in patch if not key.startswith(_DELETE)}:
+        child = _child(shape, name)
+        if child is None or "merge" not in child.patch_strategy:
+            continue
+        order = patch.get(f"{_ORDER}{name}", patch.get(name))
+        if isinstance(order, list) and isinstance(result.get(name), list):
+            result[name] = _order(before.get(name), result[name], order, child.merge_key)
 
 
 def _child(shape: Shape | None, name: str) -> Shape | None:
@@ -94,20 +105,29 @@ def _list(target: Any, patch: list[Any], shape: Shape) -> list[Any]:
     return existing
 
 
-def _reorder(result: dict[str, Any], name: str, order: Any, shape: Shape | None) -> None:
-    """Entries the patch orders come in its order; others keep their places."""
-    items = result.get(name)
-    child = _child(shape, name)
-    if not isinstance(items, list) or not isinstance(order, list) or child is None:
-        return
-    key = child.merge_key
+def _order(before: Any, items: list[Any], order: list[Any], key: str) -> list[Any]:
+    """
+    What the patch names comes in the patch's order; the rest keeps its own.
+
+    The two are woven together: an entry the patch does not name goes before the next named one
+    only if it was before it already. So what is new comes first.
+    """
 
     def identity(item: Any) -> Any:
         return item.get(key) if key and isinstance(item, Mapping) else item
 
-    places = {identity(item): at for at, item in enumerate(order)}
-    ordered = sorted(
-        (item for item in items if identity(item) in places),
-        key=lambda item: places[identity(item)],
+    wanted = {identity(item): at for at, item in reversed(list(enumerate(order)))}
+    live = {
+        identity(item): at for at, item in enumerate(before if isinstance(before, list) else ())
+    }
+    named = sorted(
+        (item for item in items if identity(item) in wanted),
+        key=lambda item: wanted[identity(item)],
     )
-    result[name] = [item if identity(item) not in places else ordered.pop(0) for item in items]
+    others = [item for item in items if identity(item) not in wanted]
+    woven: list[Any] = []
+    while named and others:
+        place, rival = live.get(identity(others[0])), live.get(identity(named[0]))
+        earlier = place is not None and rival is not None and place < rival
+        woven.append(others.pop(0) if earlier else named.pop(0))
+    return woven + named + others

@@ -41,8 +41,11 @@ async def handle(
     )
     if resource.deprecation:
         call.warnings.append(resource.deprecation)
-    if resource.namespaced and target.name and not target.namespace:
-        raise status.no_such_path()
+    if resource.namespaced and not target.namespace:
+        if target.name:
+            raise status.no_such_path()
+        if request.method == "POST" and not reviews.handles(resource):
+            raise status.method_not_allowed(call.about)
     if reviews.handles(resource):
         return await reviews.review(call, request)
     if target.subresource:

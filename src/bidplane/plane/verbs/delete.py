@@ -76,18 +76,21 @@ async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item,
 
 
 def _preconditions(call: Call, wanted: DeleteOptions, latest: Item) -> None:
+    # Upstream names the kind here, not the resource.
+    about = status.About(call.resource.kind, call.resource.group, call.name)
     if wanted.uid not in (None, "", latest.uid):
         why = (
-            f"Precondition failed: UID in precondition: {wanted.uid},"
-            f" UID in object meta: {latest.uid}"
+            f"the UID in the precondition ({wanted.uid}) does not match the UID in record"
+            f" ({latest.uid}). The object might have been deleted and then recreated"
         )
-        raise status.conflict(call.about, why)
+        raise status.conflict(about, why)
     if wanted.resource_version not in (None, "", str(latest.revision)):
         why = (
-            f"Precondition failed: ResourceVersion in precondition: {wanted.resource_version},"
-            f" ResourceVersion in object meta: {latest.revision}"
+            f"the ResourceVersion in the precondition ({wanted.resource_version}) does not match"
+            f" the ResourceVersion in record ({latest.revision}). The object might have been"
+            " modified"
         )
-        raise status.conflict(call.about, why)
+        raise status.conflict(about, why)
 
 
 def _grace(call: Call, wanted: DeleteOptions, obj: Object) -> int:

@@ -33,18 +33,18 @@ def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
         )
     report = decode.Report()
     obj = decode.clean(sent, shape or resources.shape(resource), report)
-    _judge(call, report)
+    _judge(call, report, str((sent.get("metadata") or {}).get("name") or call.name))
     obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
     obj.setdefault("metadata", {})
     return call.kept(obj)
 
 
-def _judge(call: Call, report: decode.Report) -> None:
+def _judge(call: Call, report: decode.Report, name: str) -> None:
     resource = call.resource
     head = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
     if report.wrong:
         if resource.custom:
-            raise status.invalid(call.about, report.wrong)
+            raise status.invalid(resource.about(name), report.wrong)
         raise status.bad_request(f"{head}: json: {report.wrong[0]}")
     if not report.unknown or call.field_validation == "Ignore":
         return

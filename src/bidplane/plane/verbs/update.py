@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bidplane.kube.client import Object
@@ -16,15 +16,15 @@ from bidplane.wire.status import Cause
 
 async def update(plane: Plane, call: Call, sent: Any) -> Object:
     def replaced(old: Object) -> Any:
-        name = (sent.get("metadata") or {}).get("name") if isinstance(sent, dict) else call.name
-        if name not in (None, "", call.name):
-            raise status.bad_request(
-                f"the name of the object ({name}) does not match the name on the URL ({call.name})"
-            )
-        version = (sent.get("metadata") or {}).get("resourceVersion")
-        if not version and call.resource.custom:
+        meta = (sent.get("metadata") or {}) if isinstance(sent, Mapping) else {}
+        if not meta.get("resourceVersion") and call.resource.custom:
             words = "Invalid value: 0x0: must be specified for an update"
             raise status.invalid(call.about, [Cause(words, "metadata.resourceVersion")])
+        uid, found = meta.get("uid"), old["metadata"].get("uid")
+        if uid not in (None, "", found):
+            # Of a PUT, the uid is a condition; of a patch, a change that is not allowed.
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {found}"
+            raise status.conflict(call.about, why)
         return sent
 
     return await change(plane, call, replaced)
@@ -66,12 +66,11 @@ def is_finished(obj: Object) -> bool:
 
 def _preconditions(call: Call, new: Object, latest: Item) -> None:
     meta = new["metadata"]
-    if meta.get("uid") not in (None, "", latest.uid):
-        why = (
-            f"Precondition failed: UID in precondition: {meta['uid']},"
-            f" UID in object meta: {latest.uid}"
+    if meta.get("name") not in (None, "", call.name):
+        raise status.bad_request(
+            f"the name of the object ({meta['name']}) does not match the name on the URL"
+            f" ({call.name})"
         )
-        raise status.conflict(call.about, why)
     version = meta.get("resourceVersion")
     if version not in (None, "", str(latest.revision)):
         if not version.isdecimal():
