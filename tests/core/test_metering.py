@@ -30,6 +30,15 @@ def test_bills_add_up_to_the_whole_rounded_up_once(
     assert 0 <= (paid + meter.due) * 3600 - exact < 3600
 
 
+def test_small_bills_do_not_each_round_up() -> None:
+    meter, paid = Meter(0, 0), 0
+    for second in range(1, 3601):
+        meter = meter.run(1000 * second, price=1, gpus=1)
+        paid += meter.due
+        meter = meter.billed()
+    assert paid == 1
+
+
 def test_a_started_second_is_charged_whole() -> None:
     assert Meter(0, 0).run(1, price=3_600_000, gpus=1).due == 1000
     assert Meter(0, 0).run(1001, price=3_600_000, gpus=1).due == 2000

@@ -254,8 +254,8 @@ def test_a_loser_is_told_what_would_have_won() -> None:
 
 
 def test_a_bid_without_a_pool_goes_where_it_gains_most() -> None:
-    lots = [lot(8, posted=300), lot(8, name="a100", posted=200)]
-    assert play(lots, [ask("b", 1, 400, pool="")]).won[0].lot == "a100"
+    lots = [lot(8, posted=200), lot(8, name="a100", posted=300)]
+    assert play(lots, [ask("b", 1, 400, pool="")]).won[0].lot == "h100"
     even = [lot(8, posted=200), lot(8, name="a100", posted=200)]
     assert play(even, [ask("b", 1, 400, pool="")]).won[0].lot == "a100"
 
@@ -294,6 +294,12 @@ def test_a_preemptor_that_cannot_owe_the_compensation_displaces_nobody() -> None
     result = play([lot(0)], [ask("chat", 8, 900, hold=6)], (running("trainer", 8, 200),))
     assert not result.displaced
     assert result.lots[0].protected == ("trainer",)
+
+
+def test_a_preemptor_owes_for_all_that_it_displaces_together() -> None:
+    leases = (running("one", 4, 200), running("two", 4, 200))
+    assert play([lot(0)], [ask("chat", 8, 900, hold=14)], leases).won[0].minimum == 14
+    assert not play([lot(0)], [ask("chat", 8, 900, hold=13)], leases).won
 
 
 def test_agents_of_one_owner_owe_each_other_nothing() -> None:

@@ -17,7 +17,7 @@ import pytest
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE
 from bidplane.api.lease import FINALIZER
-from bidplane.exchange.projector import lease_status
+from bidplane.exchange.projector import lease_object, lease_status
 from bidplane.exchange.service import Exchange
 from bidplane.exchange.snapshot import lease_name
 from bidplane.ledger import Ledger, verify
@@ -251,6 +251,24 @@ def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
         for _ in range(10):
             await stage.second()
         assert stage.host.writes == writes
+
+    play(tmp_path, story)
+
+
+def test_a_late_cache_does_no_harm(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.second()
+        stage.bid("trainer", "train", 4, "2.00")
+        await settle()
+        stage.clock.time += 1
+        stage.exchange.run_round()
+        # On the host, and not yet in the cache: written by one that died just before.
+        made = lease_object(stage.ledger.live_leases()[0])
+        made["metadata"].update(uid="there", resourceVersion="1")
+        key = ("gpuleases", "agent-trainer", made["metadata"]["name"])
+        stage.host.objects[key] = made
+        assert await stage.exchange.project() == 0
+        assert stage.lease("trainer", "train")["status"]["phase"] == "Pending"
 
     play(tmp_path, story)
 

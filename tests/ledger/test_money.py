@@ -57,6 +57,19 @@ def test_a_duplicate_key_moves_nothing(ledger: Ledger) -> None:
     assert balance(ledger) == 11 * CREDIT
 
 
+def test_a_transfer_of_the_same_id_is_made_once(ledger: Ledger, store: Store) -> None:
+    open_wallet(ledger)
+    made = []
+    for amount in (5, 5, 7):
+        with ledger.commit(1) as commit:
+            for _ in range(2):
+                wallet, kind = wallet_of("u1"), TransferKind.RENT
+                made.append(commit.transfer("t", kind, debit=wallet, credit=REVENUE, amount=amount))
+    assert made == [True, False, False, False, False, False]
+    assert balance(ledger) == 10 * CREDIT - 5
+    check(store)
+
+
 def test_an_overdraft_is_refused_by_check(ledger: Ledger, store: Store) -> None:
     open_wallet(ledger)
     rent, free = TransferKind.RENT, 6 * CREDIT
