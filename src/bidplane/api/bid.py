@@ -36,8 +36,11 @@ class BidReason(enum.StrEnum):
     BAD_PRICE = "BadPrice"
 
 
+MOST_GPUS = 1024
+
+
 class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
     max_price: str  # credits per GPU-hour
     pool: str = ""  # "" lets the exchange choose
 

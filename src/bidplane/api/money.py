@@ -15,7 +15,7 @@ SECONDS_PER_HOUR = 3600
 # Keeps every product of price, GPUs, seconds and rank weight far inside 64 bits.
 LARGEST_PRICE = 1_000_000 * MICRO
 
-_CREDITS = re.compile(r"(\d{1,12})(?:\.(\d{1,6}))?")
+_CREDITS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 
 
 def parse_credits(text: str) -> int:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+
+# Long enough for any checkpoint; short enough that a device always comes back.
+_DAY_SECONDS = 86_400
+
+Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     product: str  # the `productName` attribute of the ResourceSlices' devices it sells
     floor_price: str = "0.10"  # credits per GPU-hour, the base price never falls below it
-    notice_seconds: int = 30  # between an outbid lease's notice and its end
-    restart_seconds: int = 30  # what a restart costs, for rank weight and compensation
-    epoch_seconds: int = 60  # what a hold covers
-    target_utilisation_percent: int = 92  # above it the base price rises
+    notice_seconds: Seconds = 30  # between an outbid lease's notice and its end
+    restart_seconds: Seconds = 30  # what a restart costs, for rank weight and compensation
+    epoch_seconds: Annotated[int, msgspec.Meta(ge=1, le=_DAY_SECONDS)] = 60  # what a hold covers
+    # Above it the base price rises.
+    target_utilisation_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 92
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

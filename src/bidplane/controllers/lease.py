@@ -18,7 +18,7 @@ from bidplane.core import leasenodes, requeue
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
 from bidplane.core.translation import origin
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import EventType, Object
+from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
@@ -46,7 +46,8 @@ class LeaseController:
 
     def _host_pod_changed(self, event: EventType, pod: Object) -> None:
         marks = pod["metadata"].get("labels") or {}
-        if event == "DELETED" and labels.LEASE in marks and labels.AGENT in marks:
+        ending = event == "DELETED" or is_deleted(pod)
+        if ending and labels.LEASE in marks and labels.AGENT in marks:
             self.controller.add((marks[labels.AGENT], marks[labels.LEASE]))
 
     def _mirror_changed(self, plane: str, event: EventType, obj: Object) -> None:
@@ -152,24 +153,37 @@ class LeaseController:
 
     async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> None:
         for pod in self._live_pods(plane, lease):
-            metadata = pod["metadata"]
-            if metadata.get("deletionTimestamp"):
-                continue
-            if requeue.is_bare(pod):
-                # Nobody else would bring it back; keep its likeness before it goes.
-                with suppress(AlreadyExists):
-                    await plane.client.create(
-                        POD_TEMPLATE, requeue.template(pod), metadata["namespace"]
-                    )
-            await self._recorder.record(plane.client, pod, reason, _notice(lease), type="Warning")
-            with suppress(NotFound):
-                await plane.client.delete(
-                    POD,
-                    metadata["name"],
-                    metadata["namespace"],
-                    grace_seconds=self._grace(lease, pod),
-                    uid=metadata["uid"],
+            if not is_deleted(pod):
+                await self._keep_likeness(plane, pod)
+                await self._recorder.record(
+                    plane.client, pod, reason, _notice(lease), type="Warning"
                 )
+            elif not self._outlasts(pod, lease):
+                continue
+            await _delete_pod(plane.client, pod, self._grace(lease, pod))
+        for pod in self._live_host_pods(lease):
+            # Its original may be gone, or was deleted with more grace than the notice has.
+            if is_deleted(pod) and self._outlasts(pod, lease):
+                await _delete_pod(self._host.client, pod, self._grace(lease, pod))
+
+    async def _keep_likeness(self, plane: PlaneCache, pod: Object) -> None:
+        """Nobody else would bring a bare pod back: kept before it goes."""
+        if requeue.is_bare(pod):
+            with suppress(AlreadyExists):
+                await plane.client.create(
+                    POD_TEMPLATE, requeue.template(pod), pod["metadata"]["namespace"]
+                )
+
+    def _outlasts(self, pod: Object, lease: Object) -> bool:
+        """Whether a pod that is being deleted may take longer than the lease's notice."""
+        metadata = pod["metadata"]
+        asked = metadata.get("deletionGracePeriodSeconds", 0)
+        reclaim_at = lease["status"].get("reclaimAt")
+        return bool(
+            reclaim_at
+            and parse_rfc3339(metadata["deletionTimestamp"]) > parse_rfc3339(reclaim_at)
+            and asked > self._grace(lease, pod)
+        )
 
     def _grace(self, lease: Object, pod: Object) -> int:
         reclaim_at = lease["status"].get("reclaimAt")
@@ -194,18 +208,14 @@ class LeaseController:
 
     async def _remove(self, plane: PlaneCache, name: str, mirror: Object | None) -> None:
         client = plane.client
+        # A pod cannot outlive its node; on the host it is already gone. It may also have
+        # been bound while the lease was ending: then it never ran, and bids again.
+        for pod in plane[POD].items():
+            if is_live_on(pod, name):
+                if not is_deleted(pod):
+                    await self._keep_likeness(plane, pod)
+                await _delete_pod(client, pod, 0)
         if plane[NODE].get(None, name) is not None:
-            # A pod cannot outlive its node; on the host it is already gone.
-            for pod in plane[POD].items():
-                if is_live_on(pod, name):
-                    with suppress(NotFound):
-                        await client.delete(
-                            POD,
-                            pod["metadata"]["name"],
-                            pod["metadata"]["namespace"],
-                            grace_seconds=0,
-                            uid=pod["metadata"]["uid"],
-                        )
             with suppress(NotFound):
                 await client.delete(RESOURCE_SLICE, name)
             with suppress(NotFound):
@@ -218,6 +228,18 @@ class LeaseController:
                 await client.patch(
                     GPU_LEASE, name, {"metadata": {"finalizers": None}}, metadata["namespace"]
                 )
+
+
+async def _delete_pod(client: Client, pod: Object, grace: int) -> None:
+    metadata = pod["metadata"]
+    with suppress(NotFound):
+        await client.delete(
+            POD,
+            metadata["name"],
+            metadata["namespace"],
+            grace_seconds=grace,
+            uid=metadata["uid"],
+        )
 
 
 def _notice(lease: Object) -> str:

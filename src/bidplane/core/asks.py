@@ -7,6 +7,7 @@ read is a named problem with the field it is in, never a guess.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,8 +15,11 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import name_problem
+from bidplane.api.bid import MOST_GPUS
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
+
+_WHOLE = re.compile(r"[0-9]{1,9}")
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -85,11 +89,21 @@ def _gpus(spec: Object) -> int:
     """
     The GPUs a pod needs at once.
 
-    Init containers run before the others, so the pod needs the larger of the two.
+    Init containers run one after the other before the rest; those that restart always
+    (sidecars) stay beside whatever comes after them.
     """
-    together = sum(_limit(f"spec.containers[{i}]", c) for i, c in _each(spec, "containers"))
-    before = [_limit(f"spec.initContainers[{i}]", c) for i, c in _each(spec, "initContainers")]
-    return max([together, *before])
+    staying, most = 0, 0
+    for i, container in _each(spec, "initContainers"):
+        count = _limit(f"spec.initContainers[{i}]", container)
+        most = max(most, staying + count)
+        if container.get("restartPolicy") == "Always":
+            staying += count
+    for i, container in _each(spec, "containers"):
+        staying += _limit(f"spec.containers[{i}]", container)
+    most = max(most, staying)
+    if most > MOST_GPUS:
+        raise ValueError(f"spec: the pod asks for {most} GPUs; the most is {MOST_GPUS}")
+    return most
 
 
 def _each(spec: Object, field: str) -> Iterator[tuple[int, Any]]:
@@ -101,10 +115,6 @@ def _limit(path: str, container: Object) -> int:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     value = limits.get(labels.GPU_RESOURCE, requests.get(labels.GPU_RESOURCE, "0"))
     field = f"{path}.resources.limits[{labels.GPU_RESOURCE}]"
-    try:
-        count = int(str(value))
-    except ValueError:
-        raise ValueError(f"{field}: {value!r} is not a whole number of GPUs") from None
-    if count < 0:
-        raise ValueError(f"{field}: {count} is less than zero")
-    return count
+    if not _WHOLE.fullmatch(str(value)):
+        raise ValueError(f"{field}: {value!r} is not a whole number of GPUs")
+    return int(value)

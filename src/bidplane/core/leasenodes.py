@@ -7,6 +7,7 @@ to the others.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from bidplane.api import labels
@@ -61,7 +62,7 @@ def node_status(lease: Object, *, now: str) -> dict[str, Any]:
             "ReclaimNotice",
             "True" if draining else "False",
             status.get("reason") or "None" if draining else "None",
-            f"pods must be gone by {status['reclaimAt']}" if draining else "",
+            f"pods must be gone by {status.get('reclaimAt')}" if draining else "",
             now,
         ),
     ]
@@ -91,8 +92,14 @@ def taints(lease: Object) -> list[dict[str, Any]]:
     return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
 
 
-def resource_slice(lease: Object, host_devices: dict[str, Object]) -> dict[str, Any]:
+def resource_slice(lease: Object, host_slices: Iterable[Object]) -> dict[str, Any]:
     """The leased devices, with the attributes the host's slices give them."""
+    known = {
+        (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
+        for slice_ in host_slices
+        if slice_["spec"].get("nodeName") == lease["spec"]["node"]
+        for device in slice_["spec"].get("devices") or ()
+    }
     name = lease["metadata"]["name"]
     devices = lease["spec"]["devices"]
     return {
@@ -104,7 +111,10 @@ def resource_slice(lease: Object, host_devices: dict[str, Object]) -> dict[str, 
             "nodeName": name,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
             "devices": [
-                dict(host_devices.get(device["name"], {"name": device["name"]}))
+                dict(
+                    known.get((device["driver"], device["pool"], device["name"]))
+                    or {"name": device["name"]}
+                )
                 for device in devices
             ],
         },

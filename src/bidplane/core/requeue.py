@@ -21,10 +21,16 @@ def is_bare(pod: Object) -> bool:
     return not any(owner.get("controller") for owner in owners)
 
 
+def evictions(pod: Object) -> int:
+    """How often the pod was evicted; what cannot be read is no reason not to evict it."""
+    text = str((pod["metadata"].get("annotations") or {}).get(labels.EVICTIONS, ""))
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
 def template(pod: Object) -> dict[str, Any]:
     metadata = pod["metadata"]
     annotations = dict(metadata.get("annotations") or {})
-    annotations[labels.EVICTIONS] = str(int(annotations.get(labels.EVICTIONS, "0")) + 1)
+    annotations[labels.EVICTIONS] = str(evictions(pod) + 1)
     spec = {
         key: value
         for key, value in pod["spec"].items()

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, SECRET, Kind, Object
@@ -61,14 +63,24 @@ def host_bid(agent: str, bid: Object) -> dict[str, Any]:
     }
 
 
-def host_config(agent: str, obj: Object) -> dict[str, Any]:
-    """A ConfigMap or Secret that a pod names."""
+def host_config(agent: str, obj: Object, lease: Object) -> dict[str, Any]:
+    """A ConfigMap or Secret that a pod on `lease` names: it goes when the lease goes."""
     content = {
         key: value
         for key, value in obj.items()
         if key in ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
     }
-    return {**content, "metadata": host_metadata(agent, obj)}
+    metadata = host_metadata(agent, obj)
+    return {**content, "metadata": {**metadata, "ownerReferences": [owned_by(lease)]}}
+
+
+def owned_by(lease: Object) -> dict[str, Any]:
+    return {
+        "apiVersion": lease["apiVersion"],
+        "kind": lease["kind"],
+        "name": lease["metadata"]["name"],
+        "uid": lease["metadata"]["uid"],
+    }
 
 
 def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
@@ -99,7 +111,9 @@ def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
         spec["volumes"] = [_host_volume(namespace, volume) for volume in spec["volumes"]]
     if spec.get("imagePullSecrets"):
         spec["imagePullSecrets"] = [
-            {"name": host_name(namespace, secret["name"])} for secret in spec["imagePullSecrets"]
+            {"name": host_name(namespace, secret["name"])}
+            for secret in spec["imagePullSecrets"]
+            if secret.get("name")
         ]
     spec["nodeName"] = lease["spec"]["node"]
     spec["automountServiceAccountToken"] = False
@@ -125,14 +139,7 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
             "name": name,
             "namespace": host_namespace(agent),
             "labels": {labels.AGENT: agent, labels.LEASE: name},
-            "ownerReferences": [
-                {
-                    "apiVersion": lease["apiVersion"],
-                    "kind": lease["kind"],
-                    "name": name,
-                    "uid": lease["metadata"]["uid"],
-                }
-            ],
+            "ownerReferences": [owned_by(lease)],
         },
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
     }
@@ -155,12 +162,24 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
     return claim, status
 
 
-def references(pod: Object) -> list[tuple[Kind, str]]:
-    """The ConfigMaps and Secrets a pod names, each once, in the order they appear."""
-    return list(dict.fromkeys(_references(pod["spec"])))
+class Reference(msgspec.Struct, frozen=True):
+    """A ConfigMap or Secret that a pod names."""
+
+    kind: Kind
+    name: str
+    required: bool = True  # the pod cannot start without it
 
 
-def _references(spec: Object) -> Iterator[tuple[Kind, str]]:
+def references(pod: Object) -> list[Reference]:
+    """What a pod names, each once, in the order they appear."""
+    found: dict[tuple[Kind, str], bool] = {}
+    for one in _references(pod["spec"]):
+        if one.name:
+            found[one.kind, one.name] = found.get((one.kind, one.name), False) or one.required
+    return [Reference(kind, name, required) for (kind, name), required in found.items()]
+
+
+def _references(spec: Object) -> Iterator[Reference]:
     for field in ("initContainers", "containers"):
         for container in spec.get(field) or ():
             for source in container.get("envFrom") or ():
@@ -170,21 +189,24 @@ def _references(spec: Object) -> Iterator[tuple[Kind, str]]:
                     variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef"
                 )
     for volume in spec.get("volumes") or ():
-        if "configMap" in volume:
-            yield CONFIG_MAP, volume["configMap"]["name"]
-        if "secret" in volume:
-            yield SECRET, volume["secret"]["secretName"]
+        yield from _named(volume, "configMap", "secret")
         for source in (volume.get("projected") or {}).get("sources") or ():
             yield from _named(source, "configMap", "secret")
     for secret in spec.get("imagePullSecrets") or ():
-        yield SECRET, secret["name"]
+        # An image may be public after all: a kubelet goes on without.
+        yield Reference(SECRET, secret.get("name") or "", required=False)
 
 
-def _named(source: Object, config_map: str, secret: str) -> Iterator[tuple[Kind, str]]:
-    if config_map in source:
-        yield CONFIG_MAP, source[config_map]["name"]
-    if secret in source:
-        yield SECRET, source[secret]["name"]
+def _named(source: Object, config_map: str, secret: str) -> Iterator[Reference]:
+    for kind, key in ((CONFIG_MAP, config_map), (SECRET, secret)):
+        named = source.get(key)
+        if named:
+            yield Reference(kind, named.get(_field(named)) or "", not named.get("optional"))
+
+
+def _field(named: Object) -> str:
+    """A volume calls a Secret's name `secretName`; everything else says `name`."""
+    return "secretName" if "secretName" in named else "name"
 
 
 def _host_container(namespace: str, container: Object) -> dict[str, Any]:
@@ -230,7 +252,8 @@ def _renamed(namespace: str, source: Object) -> dict[str, Any]:
         "secretRef",
         "secretKeyRef",
     ):
-        if key in source:
-            field = "secretName" if "secretName" in source[key] else "name"
-            result[key] = {**source[key], field: host_name(namespace, source[key][field])}
+        named = source.get(key)
+        if named and named.get(_field(named)):
+            field = _field(named)
+            result[key] = {**named, field: host_name(namespace, named[field])}
     return result
