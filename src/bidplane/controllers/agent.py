@@ -70,10 +70,21 @@ class AgentController:
         waits = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
         if left or waits:
             return _LOOK_AGAIN_SECONDS
-        with contextlib.suppress(NotFound):
-            await self._host.delete(NAMESPACE, namespace)
+        # Waited for: another Agent may take the name, and would find it half gone.
+        if await self._end_namespace(namespace):
+            return _LOOK_AGAIN_SECONDS
         await self._let_go(name)
         return None
+
+    async def _end_namespace(self, name: str) -> bool:
+        """Ask for its end; whether it is still there."""
+        try:
+            namespace = await self._host.get(NAMESPACE, name)
+            if not namespace["metadata"].get("deletionTimestamp"):
+                await self._host.delete(NAMESPACE, name)
+        except NotFound:
+            return False
+        return True
 
     async def _keep(self, agent: Object) -> None:
         metadata = agent["metadata"]

@@ -21,7 +21,7 @@ from bidplane.core.scheduling import (
     ReleaseLease,
     Snapshot,
 )
-from bidplane.errors import AlreadyExists, NotFound
+from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.controller import Controller
@@ -56,8 +56,14 @@ class SchedulerController:
             nodes=cache[NODE].items(),
             max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
         )
+        refused: list[ApiError] = []
         for operation in scheduling.plan(snapshot):
-            await self._carry_out(cache.client, operation)
+            try:
+                await self._carry_out(cache.client, operation)
+            except ApiError as error:  # one pod's trouble is not the others'
+                refused.append(error)
+        if refused:
+            raise refused[0]
         return None
 
     async def _carry_out(self, client: Client, operation: Operation) -> None:

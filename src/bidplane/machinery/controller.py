@@ -21,6 +21,7 @@ K = TypeVar("K", bound=Hashable)
 
 _FIRST_RETRY_SECONDS = 0.05
 _LAST_RETRY_SECONDS = 10.0
+_MOST_DOUBLINGS = 10  # enough to reach the last; 2.0**1024 is no float any more
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +83,7 @@ class Controller(Generic[K]):
         finally:
             for timer in self._timers.values():
                 timer.cancel()
+            self._timers.clear()
 
     def _due(self, key: K) -> None:
         del self._timers[key]
@@ -96,6 +98,12 @@ class Controller(Generic[K]):
                 again = await self._reconcile(key)
             except Exception as error:  # one key's failure must not stop the others
                 self._failed(key, error)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Not us: something it waited for was cancelled.
+                self._failed(key, error)
             else:
                 self._failures.pop(key, None)
                 if again is not None:
@@ -106,10 +114,11 @@ class Controller(Generic[K]):
                 self._again.discard(key)
                 self.add(key)
 
-    def _failed(self, key: K, error: Exception) -> None:
+    def _failed(self, key: K, error: BaseException) -> None:
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
-        delay = min(_FIRST_RETRY_SECONDS * 2**failures, _LAST_RETRY_SECONDS)
+        doubled = _FIRST_RETRY_SECONDS * 2 ** min(failures, _MOST_DOUBLINGS)
+        delay = min(doubled, _LAST_RETRY_SECONDS)
         self.add_after(key, delay)
         if isinstance(error, Conflict | AlreadyExists):
             return  # our cache was behind; the next look will not be

@@ -35,7 +35,7 @@ class Recorder:
         metadata = about["metadata"]
         uid = metadata.get("uid", "")
         said = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
-        name = f"{metadata['name'][:200]}.{said}"
+        name = f"{metadata['name'][:200].rstrip('-.')}.{said}"
         namespace = metadata.get("namespace", "default")
         now = rfc3339(self._clock.now())
         event = {

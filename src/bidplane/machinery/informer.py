@@ -23,6 +23,7 @@ Handler = Callable[[EventType, Object], None]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped), name
 
 _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_PAUSE_SECONDS = 0.05  # before asking again a server that ended a watch without a word
 
 log = structlog.get_logger(__name__)
 
@@ -62,10 +63,16 @@ class Informer:
             try:
                 if not revision:
                     revision = await self._list()
+                seen = revision
                 revision = await self._follow(revision)
                 self._failures = 0
-            except Gone:
+                if revision == seen:
+                    await self._clock.sleep(_PAUSE_SECONDS)
+            except Gone as error:
                 revision = ""
+                if self._failures:  # listing again did not help
+                    await self._back_off(error)
+                self._failures = max(self._failures, 1)
             except ApiError as error:
                 # After a break the history may be gone, or be another server's.
                 revision = ""
@@ -77,7 +84,7 @@ class Informer:
         for key in self._objects.keys() - fresh.keys():
             self._tell("DELETED", self._objects[key])
         for obj in fresh.values():
-            self._tell("MODIFIED" if key_of(obj) in self._objects else "ADDED", obj)
+            self._tell("MODIFIED", obj)
         self.synced.set()
         return listing.resource_version
 
@@ -86,19 +93,27 @@ class Informer:
             self.kind, resource_version=revision, labels=self._labels, fields=self._fields
         ):
             revision = event.object["metadata"]["resourceVersion"]
+            self._failures = 0
             if event.type != "BOOKMARK":
                 self._tell(event.type, event.object)
         return revision
 
     def _tell(self, event: EventType, obj: Object) -> None:
         key = key_of(obj)
+        known = self._objects.get(key)
         if event == "DELETED":
-            self._objects.pop(key, None)
+            if known is None:
+                return
+            del self._objects[key]
         else:
-            known = self._objects.get(key)
+            if known is not None and _uid(known) != _uid(obj):
+                # Its end was missed; another has its name.
+                self._tell("DELETED", known)
+                known = None
             self._objects[key] = obj
             if known is not None and revision_of(known) == revision_of(obj):
                 return
+            event = "ADDED" if known is None else "MODIFIED"
         for handler in self._handlers:
             handler(event, obj)
 
@@ -113,6 +128,11 @@ class Informer:
 def key_of(obj: Object) -> Key:
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
+
+
+def _uid(obj: Object) -> str:
+    uid: str = obj["metadata"].get("uid", "")
+    return uid
 
 
 def revision_of(obj: Object) -> str:

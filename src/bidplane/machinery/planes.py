@@ -17,7 +17,7 @@ import msgspec
 from bidplane.api.kinds import Kind
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock
-from bidplane.machinery.informer import Informer
+from bidplane.machinery.informer import Handler, Informer
 
 PlaneHandler = Callable[[str, EventType, Object], None]
 
@@ -79,7 +79,11 @@ class PlaneCaches:
         self._opened: list[Callable[[str], None]] = []
 
     def on_change(self, kind: Kind, handler: PlaneHandler) -> None:
-        """Must be called before the first plane is opened."""
+        """
+        Told of changes in planes that are open, and of all objects when a plane opens.
+
+        Must be called before the first plane is opened.
+        """
         self._handlers.append((kind, handler))
 
     def on_open(self, handler: Callable[[str], None]) -> None:
@@ -96,9 +100,7 @@ class PlaneCaches:
             return
         plane = PlaneCache(name, self._driver.client(name), self._kinds, self._clock)
         for kind, handler in self._handlers:
-            plane[kind].on_change(
-                lambda event, obj, handler=handler: handler(name, event, obj)  # type: ignore[misc]
-            )
+            plane[kind].on_change(_once_synced(plane, handler))
         self._planes[name] = plane
         self._tasks[name] = asyncio.create_task(self._follow(plane), name=f"plane {name}")
 
@@ -118,5 +120,23 @@ class PlaneCaches:
         async with asyncio.TaskGroup() as group:
             group.create_task(plane.run())
             await plane.wait_synced()
-            for handler in self._opened:
-                handler(plane.name)
+            for kind, tell in self._handlers:
+                for obj in plane[kind].items():
+                    tell(plane.name, "ADDED", obj)
+            for opened in self._opened:
+                opened(plane.name)
+
+
+def _once_synced(plane: PlaneCache, handler: PlaneHandler) -> Handler:
+    """
+    Tell of changes once all of the plane is known.
+
+    Told earlier, a reconciler would find no plane to look at and forget the key. What is
+    there when the plane becomes known is told then.
+    """
+
+    def changed(event: EventType, obj: Object) -> None:
+        if plane.synced:
+            handler(plane.name, event, obj)
+
+    return changed
