@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from bidplane.api.bid import BidPhase, BidReason, BidStatus
-from bidplane.api.lease import Phase
+from bidplane.api.lease import Device, Phase
 from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.lease import Event
@@ -246,8 +246,12 @@ def _apply(
     bids = {bid.uid: bid for bid in snapshot.bids}
     for gone in result.displaced:
         leases.notice(commit, gone.lease, Event.OUTBID, compensation=gone.compensation)
+    devices = {lot: inventory.by_key(item) for lot, item in stocks.items()}
     for won in result.won:
-        _win(commit, snapshot, bids[won.ask], won, stocks[won.lot], lots[won.lot])
+        keys = devices[won.lot]
+        seat = tuple(keys[key] for key in won.devices)
+        pool, base = stocks[won.lot].pool, lots[won.lot].base
+        _win(commit, snapshot, bids[won.ask], won, seat, pool, base)
     for kept in result.kept:
         _reprice(commit, kept.lease, kept.price)
     for lot in result.lots:
@@ -268,10 +272,15 @@ def _apply(
 
 
 def _win(
-    commit: Commit, snapshot: Snapshot, bid: BidView, won: Won, stock: Stock, lot: Lot
+    commit: Commit,
+    snapshot: Snapshot,
+    bid: BidView,
+    won: Won,
+    devices: tuple[Device, ...],
+    pool: PoolView,
+    base: int,
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
-    devices = inventory.by_key(stock)
     leases.win(
         commit,
         Winner(
@@ -282,13 +291,13 @@ def _win(
             agent=agent.name,
             owner=agent.owner,
         ),
-        stock.pool.terms,
+        pool.terms,
         pool=won.lot,
         domain=won.domain,
-        devices=tuple(devices[key] for key in won.devices),
+        devices=devices,
         max_price=bid.price,
         price=won.price,
-        base=lot.base,
+        base=base,
         owed=won.minimum,
         waits_for=won.waits_for,
     )

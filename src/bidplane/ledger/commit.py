@@ -64,6 +64,7 @@ class Commit:
         self._known: dict[tuple[str, Any], Any] = {}  # by (table, key): the latest
         self._fresh: set[tuple[str, Any]] = set()  # to be inserted
         self._changed: set[tuple[str, Any]] = set()  # to be updated
+        self._live: set[str] | None = None  # ids of leases that were not released at first sight
 
     @property
     def is_empty(self) -> bool:
@@ -157,13 +158,17 @@ class Commit:
 
     def live_leases(self) -> list[Lease]:
         """Every lease that is not released, as this commit has it so far."""
-        stored = self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
-        found = {lease.id: self._latest(LEASE, lease) for lease in stored}
-        found.update((lease.id, lease) for lease in self._leases())
-        return [found[id] for id in sorted(found) if found[id].phase is not Phase.RELEASED]
+        if self._live is None:  # read once: nobody else writes while this commit is open
+            stored = self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
+            made = {key for table, key in self._fresh if table == LEASE.name}
+            self._live = {self._latest(LEASE, lease).id for lease in stored} | made
+        leases: list[Lease] = [self._known[LEASE.name, id] for id in sorted(self._live)]
+        return [lease for lease in leases if lease.phase is not Phase.RELEASED]
 
     def add_lease(self, lease: Lease) -> None:
         self._add(LEASE, lease)
+        if self._live is not None:
+            self._live.add(lease.id)
 
     def change_lease(self, lease: Lease) -> None:
         self._change(LEASE, lease)
@@ -205,10 +210,6 @@ class Commit:
         )
         self._store.insert(JOURNAL, entry)
         return entry
-
-    def _leases(self) -> list[Lease]:
-        written = self._fresh | self._changed
-        return [self._known[table, key] for table, key in written if table == LEASE.name]
 
     def _open(self, account: str) -> Account:
         found = self.account(account)

@@ -55,6 +55,7 @@ class Clearing:
         self.room = start  # what is left after everybody accepted
         self.accepted: list[Contestant] = []  # in rank order
         self.rejected: list[tuple[Contestant, Room]] = []  # in rank order, with what each met
+        self._in_the_way: dict[Block, Contestant | None] = {}  # the same for all of one size
 
     def critical_price(self, winner: Contestant) -> int:
         """The least `winner` could have bid and still won; never below its reserve."""
@@ -67,12 +68,22 @@ class Clearing:
         """The least that `outsider`, which is not accepted, would have won with."""
         if not self._start.fits(outsider.block):
             return None
-        room = self._start
-        for winner in self.accepted:
-            room = room.take(winner.block)
-            if not room.fits(outsider.block):
-                return max(outsider.reserve, outsider.price_ahead_of(winner))
-        return outsider.reserve  # it fits beside all of them: only its reserve kept it out
+        winner = self._in_the_way_of(outsider.block)
+        if winner is None:
+            return outsider.reserve  # it fits beside all: only its reserve kept it out
+        return max(outsider.reserve, outsider.price_ahead_of(winner))
+
+    def _in_the_way_of(self, block: Block) -> Contestant | None:
+        """The first winner after whom `block` no longer fits: whom one must outrank."""
+        if block not in self._in_the_way:
+            room, found = self._start, None
+            for winner in self.accepted:
+                room = room.take(winner.block)
+                if not room.fits(block):
+                    found = winner
+                    break
+            self._in_the_way[block] = found
+        return self._in_the_way[block]
 
     def posted_price(self, reserve: int, *, last: int) -> int:
         """What one more GPU would have cost a newcomer; while none can be had, the `last`."""
