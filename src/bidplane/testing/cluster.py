@@ -276,6 +276,8 @@ class Cluster:
             f"--controllers=*,{without}",
             "--leader-elect=false",
             "--authentication-skip-lookup=true",
+            # Each controller with its own rights: the shared identity may not empty a namespace.
+            "--use-service-account-credentials=true",
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
             f"--root-ca-file={self.ca_file}",

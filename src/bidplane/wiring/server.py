@@ -38,11 +38,12 @@ async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
     """Make the host plane, and a pool for every product of the fleet that has none."""
     uid = await planes.create(HOST_PLANE)
     if fleet is not None:
-        await _offer(planes.client(HOST_PLANE), fleet)
+        await offer(planes.client(HOST_PLANE), fleet)
     return uid
 
 
-async def _offer(host: Client, fleet: Fleet) -> None:
+async def offer(host: Client, fleet: Fleet) -> None:
+    """Put what the fleet has up for sale; terms that are there already stay."""
     device_class = {
         "apiVersion": DEVICE_CLASS.api_version,
         "kind": DEVICE_CLASS.kind,

@@ -1,0 +1,158 @@
+"""
+Path 1, bid → pod, with a real kube-apiserver as the host.
+
+The same controllers, exchange and simulated node, given another endpoint. Agents' planes
+are embedded ones. The node is simulated: there is no kubelet here, and no GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bidplane.api import labels
+from bidplane.api.crds import all_crds
+from bidplane.api.kinds import AGENT, CRD, GPU_LEASE, NODE, POD, RESOURCE_CLAIM
+from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.exchange.service import Exchange
+from bidplane.kube.client import Client
+from bidplane.kube.http import HttpClient
+from bidplane.ledger import Ledger, verify
+from bidplane.machinery.clock import SystemClock
+from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.node.simulated import SimulatedNodes
+from bidplane.plane import Planes
+from bidplane.runtime.credentials import Tokens
+from bidplane.wiring.controllers import Controllers
+from bidplane.wiring.node import run_nodes
+from bidplane.wiring.server import admit, offer
+
+from .conftest import pod
+
+pytestmark = [pytest.mark.slow, pytest.mark.kube]
+
+FLEET = Fleet(
+    nodes=[NodeDeclaration(name="box", product="H100", gpus=2)],
+    pools=[
+        PoolDeclaration(product="H100", floor_price="0.20", notice_seconds=3, restart_seconds=3)
+    ],
+)
+WITHIN = 30.0
+
+
+@asynccontextmanager
+async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, Planes]]:
+    """Bidplane on the cluster, all in this process."""
+    clock, tokens = SystemClock(), Tokens(b"test")
+    clients = [
+        HttpClient(cluster.url, token=cluster.token, ca_file=str(cluster.ca_file)) for _ in range(3)
+    ]
+    host, for_exchange, for_node = clients
+    for crd in all_crds():
+        with suppress(AlreadyExists):
+            await host.create(CRD, crd)
+    planes = Planes(folder / "planes", clock=clock, tokens=tokens, crds=all_crds(), admit=admit)
+    ledger = Ledger.open(folder / "ledger.db")
+    await offer(host, FLEET)
+    driver = EmbeddedDriver(planes, "https://127.0.0.1")
+    nodes = SimulatedNodes(for_node, FLEET, clock=clock, address="127.0.0.1", port=10250)
+    parts = [
+        asyncio.create_task(Controllers(host, driver, clock=clock).run()),
+        asyncio.create_task(Exchange(for_exchange, ledger, tokens, clock=clock).run()),
+        asyncio.create_task(run_nodes(nodes, clock=clock)),
+    ]
+    try:
+        yield host, planes
+        for part in parts:
+            if part.done():
+                part.result()
+    finally:
+        for part in parts:
+            part.cancel()
+        await asyncio.gather(*parts, return_exceptions=True)
+        await planes.close()
+        ledger.close()
+        for client in clients:
+            await client.close()
+
+
+async def until(client: Client, kind: Any, name: str, says: Any, namespace: str = "") -> Any:
+    """Follow one object until it says what is waited for."""
+    fields = f"metadata.name={name}"
+    async with asyncio.timeout(WITHIN):
+        while True:
+            listing = await client.list(kind, namespace or None, fields=fields)
+            for obj in listing.items:
+                if says(obj):
+                    return obj
+            async for event in client.watch(
+                kind,
+                namespace or None,
+                resource_version=listing.resource_version,
+                fields=fields,
+            ):
+                if event.type in ("ADDED", "MODIFIED") and says(event.object):
+                    return event.object
+
+
+def phase(*wanted: str) -> Any:
+    return lambda obj: (obj.get("status") or {}).get("phase") in wanted
+
+
+def has_wallet(agent: Any) -> bool:
+    return phase("Ready")(agent) and labels.WALLET_FINALIZER in agent["metadata"]["finalizers"]
+
+
+def waits(pod: Any) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(c.get("reason") == "Outbid" for c in conditions)
+
+
+async def story(cluster: Any, folder: Path) -> None:
+    async with installed(cluster, folder) as (host, planes):
+        for name, price in (("trainer", "1.00"), ("chat", "6.00")):
+            agent = {
+                "apiVersion": AGENT.api_version,
+                "kind": "Agent",
+                "metadata": {"name": name},
+                "spec": {"owner": name, "refill": "100", "maxPrice": price},
+            }
+            await host.create(AGENT, agent)
+            await until(host, AGENT, name, has_wallet)
+        trainer, chat = planes.client("trainer"), planes.client("chat")
+        await trainer.create(POD, pod("train"), "default")
+        running = await until(trainer, POD, "train", phase("Running"))
+        lease = running["spec"]["nodeName"]
+        claim = await host.get(RESOURCE_CLAIM, lease, "agent-trainer")
+        assert len(claim["status"]["allocation"]["devices"]["results"]) == 2
+        assert (await trainer.get(NODE, lease))["status"]["allocatable"]["nvidia.com/gpu"] == "2"
+
+        await chat.create(POD, pod("answer", seconds=2), "default")
+        await until(chat, POD, "answer", phase("Running"))
+        await until(trainer, POD, "train", waits)
+        await until(chat, POD, "answer", phase("Succeeded"))
+        await until(trainer, POD, "train", phase("Running"))
+
+        for name in ("chat", "trainer"):
+            await host.delete(AGENT, name)
+            async with asyncio.timeout(WITHIN):
+                while True:
+                    try:
+                        await host.get(AGENT, name)
+                    except NotFound:
+                        break
+                    await asyncio.sleep(0.1)
+        assert not (await host.list(GPU_LEASE)).items
+        assert planes.names() == []
+    report = verify(folder / "ledger.db")
+    assert report.is_sound, report.problem
+
+
+def test_the_first_path_on_a_real_api_server(cluster: Any, tmp_path: Path) -> None:
+    asyncio.run(story(cluster, tmp_path))
