@@ -37,12 +37,13 @@ def test_nothing_is_sold_twice(given: RoundInput) -> None:
 
 @settings(max_examples=300)
 @given(rounds())
-def test_every_bid_has_one_outcome_and_every_lease_at_most_one(given: RoundInput) -> None:
+def test_every_bid_has_one_outcome_and_every_lease_too(given: RoundInput) -> None:
     result = clear_round(given)
     outcomes = [won.ask for won in result.won] + [lost.ask for lost in result.lost]
     assert sorted(outcomes) == sorted(ask.id for ask in given.asks)
-    protected = [lease for lot in result.lots for lease in lot.protected]
-    leases = [k.lease for k in result.kept] + [d.lease for d in result.displaced] + protected
+    kept = [k.lease for k in result.kept]
+    assert {lease for lot in result.lots for lease in lot.protected} <= set(kept)
+    leases = kept + [d.lease for d in result.displaced]
     assert sorted(leases) == sorted(i.id for i in given.incumbents)
 
 
@@ -288,6 +289,17 @@ def test_a_fund_that_cannot_pay_protects_the_highest_first() -> None:
     assert result.lots[0].protected == ("high",)
     assert [d.lease for d in result.displaced] == ["low"]
     assert reasons(result) == {"chat": BidReason.NO_FREE_BLOCK}
+
+
+def test_a_protected_lease_pays_what_keeps_its_rivals_out_up_to_its_bid() -> None:
+    def price(*rivals: Ask) -> int:
+        result = play([lot(0, fund=0)], list(rivals), (running("trainer", 8, 200),))
+        assert result.lots[0].protected == ("trainer",)
+        return result.kept[0].price
+
+    assert price() == 100
+    assert price(ask("chat", 8, 150)) == 120
+    assert price(ask("chat", 8, 900)) == 200
 
 
 def test_a_preemptor_that_cannot_owe_the_compensation_displaces_nobody() -> None:

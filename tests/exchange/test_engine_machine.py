@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from bidplane.api.lease import Phase
 from bidplane.api.money import cost
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import Snapshot
+from bidplane.exchange.snapshot import AgentView, Snapshot
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import HoldState, Lease, TransferKind
 from bidplane.ledger.store import SqliteStore
@@ -32,6 +32,7 @@ from bidplane.ledger.verify import verify_store
 from .words import CREDIT, PRICE, agent, bid, gpus, pool
 
 NAMES = ("ann-1", "ann-2", "bob", "carl")  # the first two have one owner
+REFILLS = {"ann-1": 50, "ann-2": 50, "bob": 5, "carl": 1}
 
 
 class Killed(BaseException):
@@ -62,9 +63,11 @@ class ExchangeMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp())
         self.now = 1_000_000.0
-        self.bids = 0
+        self.made = 0
         self.world = Snapshot(
-            pools=(pool("h100"), pool("a100", notice=5)),
+            agents=tuple(self.new_agent(name) for name in NAMES),
+            # One pool is cheap, the other dear: in it, the poor run out of credits.
+            pools=(pool("h100"), pool("a100", notice=5, floor=PRICE)),
             devices=(*gpus(8), *gpus(3, node="n2"), *gpus(4, node="n3", product="A100")),
         )
         self.open()
@@ -84,17 +87,22 @@ class ExchangeMachine(RuleBasedStateMachine):
     def leases(self) -> list[Lease]:
         return self.store.find(LEASE)
 
+    def new_agent(self, name: str) -> AgentView:
+        self.made += 1
+        made = agent(name, owner=name.split("-")[0], refill=REFILLS[name])
+        # A name may come again; its uid does not.
+        return msgspec.structs.replace(made, uid=f"{name}-{self.made}")
+
     # What others do
 
-    @rule(name=st.sampled_from(NAMES), refill=st.sampled_from([1, 5, 50]))
-    def create_agent(self, name: str, refill: int) -> None:
-        if name not in {a.name for a in self.world.agents}:
-            made = agent(name, owner=name.split("-")[0], refill=refill)
-            # A name may come again; its uid does not.
-            made = msgspec.structs.replace(made, uid=f"{name}-{self.now}-{self.bids}")
-            self.change(agents=(*self.world.agents, made))
+    @precondition(lambda self: len(self.world.agents) < len(NAMES))
+    @rule()
+    def create_agent(self) -> None:
+        here = {a.name for a in self.world.agents}
+        made = self.new_agent(next(name for name in NAMES if name not in here))
+        self.change(agents=(*self.world.agents, made))
 
-    @precondition(lambda self: self.world.agents)
+    @precondition(lambda self: len(self.world.agents) > 2)
     @rule(data=st.data(), vanish=st.booleans())
     def delete_agent(self, data: st.DataObject, vanish: bool) -> None:
         gone = data.draw(st.sampled_from(self.world.agents))
@@ -104,18 +112,19 @@ class ExchangeMachine(RuleBasedStateMachine):
             agents=rest + kept, bids=tuple(b for b in self.world.bids if b.agent != gone.name)
         )
 
-    @precondition(lambda self: self.world.agents)
     @rule(
-        data=st.data(),
-        gpus=st.integers(1, 9),
-        price=st.sampled_from([50_000, 100_000, 200_000, PRICE, 2 * PRICE, 40 * PRICE]),
+        name=st.sampled_from(NAMES),
+        gpus=st.sampled_from([1, 2, 3, 4, 8, 9]),
+        price=st.sampled_from([50_000, 100_000, 150_000, 200_000, PRICE, 2 * PRICE, 40 * PRICE]),
         where=st.sampled_from(["", "h100", "a100", "nowhere"]),
+        wait=st.sampled_from([1, 20]),
     )
-    def place_bid(self, data: st.DataObject, gpus: int, price: int, where: str) -> None:
-        name = data.draw(st.sampled_from(self.world.agents)).name
-        self.bids += 1
-        made = bid(f"bid-{self.bids}", name, gpus, price, pool=where, created=int(self.now))
+    def bid_and_claim(self, name: str, gpus: int, price: int, where: str, wait: int) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, gpus, price, pool=where, created=int(self.now))
         self.change(bids=(*self.world.bids, made))
+        self.run_round(wait)
+        self.claim_all()
 
     @precondition(lambda self: self.world.bids)
     @rule(data=st.data())
@@ -123,11 +132,21 @@ class ExchangeMachine(RuleBasedStateMachine):
         gone = data.draw(st.sampled_from(self.world.bids))
         self.change(bids=tuple(b for b in self.world.bids if b != gone))
 
-    @precondition(lambda self: self.ledger.live_leases())
-    @rule()
     def claim_all(self) -> None:
         ids = {lease.id for lease in self.ledger.live_leases()}
         self.change(claimed=self.world.claimed | ids)
+        self.run_round(1)
+
+    @rule(price=st.sampled_from([PRICE, 2 * PRICE]), name=st.sampled_from(NAMES))
+    def bid_and_do_not_claim(self, price: int, name: str) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, 1, price, created=int(self.now))
+        self.change(bids=(*self.world.bids, made))
+
+    @rule()
+    def those_with_notice_leave(self) -> None:
+        drained = {lease.id for lease in self.ledger.live_leases() if lease.notice_at}
+        self.change(left=self.world.left | drained)
 
     @precondition(lambda self: self.ledger.live_leases())
     @rule(data=st.data())
@@ -137,7 +156,22 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     # What the exchange does
 
-    @rule(seconds=st.sampled_from([0, 0.4, 1, 1, 1, 7, 31, 61, 4000]))
+    @rule()
+    def run_until_the_money_is_gone(self) -> None:
+        others = {lease.id for lease in self.ledger.live_leases() if lease.pool == "a100"}
+        self.change(left=self.world.left | others)
+        self.bid_and_claim("carl", 4, 2 * PRICE, "a100", 1)
+        for _ in range(7):
+            self.run_round(25)
+
+    @precondition(lambda self: any(lease.active_at for lease in self.ledger.live_leases()))
+    @rule(name=st.sampled_from(NAMES[:3]), wait=st.sampled_from([1, 20]))
+    def outbid_everybody(self, name: str, wait: int) -> None:
+        running = [lease for lease in self.ledger.live_leases() if lease.active_at]
+        price = 3 * max(lease.max_price for lease in running)
+        self.bid_and_claim(name, 4, min(price, 3 * PRICE), running[0].pool, wait)
+
+    @rule(seconds=st.sampled_from([0, 0.4, 1, 7, 31, 61, 4000]))
     def run_round(self, seconds: float) -> None:
         self.now += seconds
         self.engine.run_round(self.world, self.now)

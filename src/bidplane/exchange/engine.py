@@ -17,17 +17,14 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from bidplane.api.bid import BidPhase, BidReason, BidStatus
+from bidplane.api.bid import BidStatus
 from bidplane.api.lease import Device, Phase
-from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.lease import Event
 from bidplane.core.market import (
     Ask,
     Incumbent,
-    Lost,
     Lot,
-    LotResult,
     RoundInput,
     RoundResult,
     Won,
@@ -35,24 +32,17 @@ from bidplane.core.market import (
     clear_round,
     preemption,
 )
-from bidplane.core.market.explain import explain, explain_win
 from bidplane.core.market.metering import charged_price
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.exchange import inventory
 from bidplane.exchange.inventory import Stock
-from bidplane.exchange.snapshot import BidView, PoolView, Snapshot, lease_name
+from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
+from bidplane.exchange.status import bid_statuses, pool_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.leases import Winner
-from bidplane.ledger.records import Lease, LotPrice, fund_of, wallet_of
-
-# A bid that can never win as it is. The others stand, and may win when something changes.
-_REFUSALS = (
-    BidReason.LARGER_THAN_EVERY_DOMAIN,
-    BidReason.NO_SUCH_POOL,
-    BidReason.BAD_PRICE,
-)
+from bidplane.ledger.records import LotPrice, fund_of, wallet_of
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +77,7 @@ class Engine:
                 number = commit.add_round(
                     input=msgspec.json.encode(given), result=msgspec.json.encode(result)
                 )
-            bids = _bid_statuses(commit, snapshot, result, number)
+            bids = bid_statuses(commit, snapshot, result, number)
         recorded = number != self._round
         self._round, self._outcome = number, outcome
         return Report(
@@ -95,7 +85,7 @@ class Engine:
             recorded=recorded,
             result=result,
             bids=bids,
-            pools={lot.lot: _pool_status(lot) for lot in result.lots},
+            pools={lot.lot: pool_status(lot) for lot in result.lots},
         )
 
 
@@ -316,53 +306,3 @@ def _reprice(commit: Commit, id: str, stay: int) -> None:
     at_epoch = lease.settled_at == commit.at
     if price != lease.price and (at_epoch or worth_repricing(lease.price, price)):
         leases.reprice(commit, id, price)
-
-
-def _bid_statuses(
-    commit: Commit, snapshot: Snapshot, result: RoundResult, number: int
-) -> dict[str, BidStatus]:
-    lost = {loss.ask: loss for loss in result.lost}
-    statuses: dict[str, BidStatus] = {}
-    for bid in snapshot.bids:
-        lease = commit.lease_of_bid(bid.uid)
-        if lease is not None:
-            statuses[bid.uid] = _won_status(bid, lease)
-        elif bid.problem:
-            statuses[bid.uid] = BidStatus(
-                phase=BidPhase.REFUSED, reason=BidReason.BAD_PRICE, message=bid.problem
-            )
-        elif bid.uid in lost:
-            statuses[bid.uid] = _lost_status(lost[bid.uid], number)
-    return statuses
-
-
-def _won_status(bid: BidView, lease: Lease) -> BidStatus:
-    over = lease.phase is Phase.RELEASED
-    return BidStatus(
-        phase=BidPhase.ENDED if over else BidPhase.WON,
-        reason=BidReason.RELEASED if over else BidReason.WON,
-        message=(
-            f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
-            if over
-            else explain_win(bid.gpus or lease.gpus, lease.gpus, lease.win_price, lease.pool)
-        ),
-        pool=lease.pool,
-        lease=lease_name(lease.id),
-        gpus_sold=lease.gpus,
-    )
-
-
-def _lost_status(loss: Lost, number: int) -> BidStatus:
-    return BidStatus(
-        phase=BidPhase.REFUSED if loss.reason in _REFUSALS else BidPhase.WAITING,
-        reason=loss.reason,
-        message=explain(loss),
-        pool=loss.lot,
-        price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
-        round=number,
-        gpus_sold=loss.gpus,
-    )
-
-
-def _pool_status(lot: LotResult) -> PoolStatus:
-    return PoolStatus(devices=lot.devices, leased=lot.leased, price=format_credits(lot.posted))

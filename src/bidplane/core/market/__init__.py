@@ -3,7 +3,7 @@ The market: what is for sale, who asks, who wins, and what a winner pays.
 
 Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
 `clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
-`round` (all of it, one lot at a time), then `prices`, `routing`, `explain` and `metering`.
+`lot` (one lot, all of it), `round` (every lot), then `prices`, `routing`, `explain` and `metering`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,225 @@
+"""
+One lot in one round: clear it, see what displacing costs, place the winners.
+
+Displacing a running lease must be paid for twice over: the pool's fund compensates it
+at once, and whoever displaces it owes as much as a minimum charge. A lease for which
+either cannot be found is protected: it leaves the contest, with its devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from bidplane.api.bid import BidReason
+from bidplane.core.market import preemption
+from bidplane.core.market.clearing import Clearing, Contestant, clear
+from bidplane.core.market.model import (
+    Ask,
+    Displaced,
+    Incumbent,
+    Kept,
+    Lost,
+    Lot,
+    LotResult,
+    RoundResult,
+    Won,
+)
+from bidplane.core.market.room import Block
+from bidplane.core.placement import Seat, Shelf, place
+
+# A preemptor that cannot pay for what it displaces costs another clearing. After this
+# many the round stops displacing anybody, which always succeeds.
+CLEARINGS_MOST = 16
+
+_UNSERVED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)  # admitted: at or above the base price
+
+
+class Admitted(NamedTuple):
+    ask: Ask
+    lot: Lot
+    block: int
+    hold: int
+
+
+class Refused(NamedTuple):
+    ask: Ask
+    loss: Lost
+
+
+class Contest(NamedTuple):
+    """One clearing of a lot, with the seats its winners would get."""
+
+    clearing: Clearing
+    seats: dict[str, Seat]  # by ask
+    owed: dict[tuple[str, str], int]  # by (ask, lease)
+
+
+def clear_lot(
+    lot: Lot,
+    entries: Sequence[Admitted],
+    incumbents: Sequence[Incumbent],
+    refused: Sequence[Refused],
+) -> RoundResult:
+    protected = preemption.protected_by_fund(incumbents, lot.fund)
+    for _ in range(CLEARINGS_MOST):
+        contest = _contest(lot, entries, incumbents, protected)
+        beyond = _beyond_their_preemptors(contest, entries)
+        if not beyond:
+            break
+        protected |= beyond
+    else:
+        protected = {i.id for i in incumbents}
+        contest = _contest(lot, entries, incumbents, protected)
+    lost = _lost(lot, entries, refused, contest)
+    return RoundResult(
+        won=tuple(_won(lot, entries, contest)),
+        lost=tuple(lost),
+        kept=tuple(_kept(lot, entries, incumbents, protected, contest)),
+        displaced=tuple(_displaced(incumbents, contest)),
+        lots=(_summary(lot, lost, protected, contest),),
+    )
+
+
+def _contest(
+    lot: Lot, entries: Sequence[Admitted], incumbents: Sequence[Incumbent], protected: set[str]
+) -> Contest:
+    contesting = {i.id: i for i in incumbents if i.id not in protected}
+    clearing = _clear(lot, entries, contesting.values())
+    leaving: dict[str, dict[str, tuple[str, ...]]] = {}
+    for loser, _ in clearing.rejected:
+        if loser.id in contesting:
+            gone = contesting[loser.id]
+            leaving.setdefault(gone.domain, {})[gone.id] = gone.devices
+    asks = {entry.ask.id: entry.ask for entry in entries}
+    seats = place(
+        (Shelf(d.name, d.free, leaving.get(d.name, {})) for d in lot.domains),
+        [(c.id, c.block.size) for c in clearing.accepted if c.id in asks],
+    )
+    return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
+
+
+def _clear(lot: Lot, entries: Sequence[Admitted], incumbents: Iterable[Incumbent]) -> Clearing:
+    free = {domain.name: len(domain.free) for domain in lot.domains}
+    field = [new(entry.ask, entry.block, lot.base) for entry in entries]
+    for incumbent in incumbents:
+        free[incumbent.domain] += incumbent.gpus
+        field.append(running(incumbent))
+    return clear(free, field)
+
+
+def _beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> set[str]:
+    """The leases whose compensation a preemptor's hold could not cover."""
+    holds = {entry.ask.id: entry.hold for entry in entries}
+    totals: dict[str, int] = {}
+    for (ask, _), amount in contest.owed.items():
+        totals[ask] = totals.get(ask, 0) + amount
+    return {
+        lease
+        for (ask, lease), amount in contest.owed.items()
+        if amount and totals[ask] > holds[ask]
+    }
+
+
+def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Won]:
+    holds = {entry.ask.id: entry.hold for entry in entries}
+    for winner in contest.clearing.accepted:
+        if winner.id in holds:
+            seat = contest.seats[winner.id]
+            yield Won(
+                ask=winner.id,
+                lot=lot.name,
+                gpus=winner.block.size,
+                price=contest.clearing.critical_price(winner),
+                hold=holds[winner.id],
+                minimum=sum(contest.owed[winner.id, lease] for lease in seat.taken_from),
+                domain=seat.domain,
+                devices=seat.devices,
+                waits_for=tuple(sorted(seat.taken_from)),
+            )
+
+
+def _kept(
+    lot: Lot,
+    entries: Sequence[Admitted],
+    incumbents: Sequence[Incumbent],
+    protected: set[str],
+    contest: Contest,
+) -> Iterator[Kept]:
+    running = {i.id for i in incumbents}
+    for winner in contest.clearing.accepted:
+        if winner.id in running:
+            yield Kept(lease=winner.id, price=contest.clearing.critical_price(winner))
+    if not protected:
+        return
+    # A protected lease pays what staying would have cost had it been contested; its whole
+    # bid, if it would have lost. So its price falls, too, when its rivals go.
+    open_to_all = _clear(lot, entries, incumbents)
+    for contestant in open_to_all.accepted:
+        if contestant.id in protected:
+            yield Kept(lease=contestant.id, price=open_to_all.critical_price(contestant))
+    for contestant, _ in open_to_all.rejected:
+        if contestant.id in protected:
+            yield Kept(lease=contestant.id, price=contestant.price)
+
+
+def _displaced(incumbents: Sequence[Incumbent], contest: Contest) -> Iterator[Displaced]:
+    running = {i.id for i in incumbents}
+    for loser, _ in contest.clearing.rejected:
+        if loser.id in running:
+            by = sorted(ask for ask, lease in contest.owed if lease == loser.id)
+            paid = sum(contest.owed[ask, loser.id] for ask in by)
+            yield Displaced(lease=loser.id, compensation=paid, by=tuple(by))
+
+
+def _lost(
+    lot: Lot, entries: Sequence[Admitted], refused: Sequence[Refused], contest: Contest
+) -> list[Lost]:
+    clearing = contest.clearing
+    asks = {entry.ask.id for entry in entries}
+    lost = []
+    for loser, _ in clearing.rejected:
+        if loser.id in asks:
+            price = clearing.price_to_win(loser)
+            lost.append(
+                Lost(
+                    ask=loser.id,
+                    reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
+                    lot=lot.name,
+                    price=loser.price,
+                    gpus=loser.block.size,
+                    price_to_win=price,
+                )
+            )
+    for ask, loss in refused:
+        price = clearing.price_to_win(new(ask, loss.gpus, lot.base))
+        lost.append(msgspec.structs.replace(loss, price_to_win=price))
+    return lost
+
+
+def _summary(lot: Lot, lost: Sequence[Lost], protected: set[str], contest: Contest) -> LotResult:
+    # What a displaced lease leaves stays held until it has left.
+    from_free = sum(len(s.devices) - sum(s.taken_from.values()) for s in contest.seats.values())
+    free = sum(len(domain.free) for domain in lot.domains)
+    return LotResult(
+        lot=lot.name,
+        base=lot.base,
+        posted=contest.clearing.posted_price(lot.base, last=lot.posted),
+        devices=lot.devices,
+        leased=lot.devices - free + from_free,
+        unserved=max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0),
+        protected=tuple(sorted(protected)),
+    )
+
+
+def new(ask: Ask, block: int, base: int) -> Contestant:
+    return Contestant(ask.id, Block(block), ask.price, ask.weight, ask.tie, base)
+
+
+def running(lease: Incumbent) -> Contestant:
+    block = Block(lease.gpus, lease.domain)
+    # An incumbent's reserve never evicts it, so it is never above its own bid.
+    reserve = min(lease.reserve, lease.price)
+    return Contestant(lease.id, block, lease.price, lease.weight, lease.tie, reserve)

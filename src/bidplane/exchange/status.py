@@ -1,0 +1,70 @@
+"""What a bid and a pool are told: their status objects, from the ledger and the round."""
+
+from __future__ import annotations
+
+from bidplane.api.bid import BidPhase, BidReason, BidStatus
+from bidplane.api.lease import Phase
+from bidplane.api.money import format_credits
+from bidplane.api.pool import PoolStatus
+from bidplane.core.market import Lost, LotResult, RoundResult
+from bidplane.core.market.explain import explain, explain_win
+from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
+from bidplane.ledger.commit import Commit
+from bidplane.ledger.records import Lease
+
+# A bid that can never win as it is. The others stand, and may win when something changes.
+_REFUSALS = (
+    BidReason.LARGER_THAN_EVERY_DOMAIN,
+    BidReason.NO_SUCH_POOL,
+    BidReason.BAD_PRICE,
+)
+
+
+def bid_statuses(
+    commit: Commit, snapshot: Snapshot, result: RoundResult, number: int
+) -> dict[str, BidStatus]:
+    lost = {loss.ask: loss for loss in result.lost}
+    statuses: dict[str, BidStatus] = {}
+    for bid in snapshot.bids:
+        lease = commit.lease_of_bid(bid.uid)
+        if lease is not None:
+            statuses[bid.uid] = _won_status(bid, lease)
+        elif bid.problem:
+            statuses[bid.uid] = BidStatus(
+                phase=BidPhase.REFUSED, reason=BidReason.BAD_PRICE, message=bid.problem
+            )
+        elif bid.uid in lost:
+            statuses[bid.uid] = _lost_status(lost[bid.uid], number)
+    return statuses
+
+
+def _won_status(bid: BidView, lease: Lease) -> BidStatus:
+    over = lease.phase is Phase.RELEASED
+    return BidStatus(
+        phase=BidPhase.ENDED if over else BidPhase.WON,
+        reason=BidReason.RELEASED if over else BidReason.WON,
+        message=(
+            f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
+            if over
+            else explain_win(bid.gpus or lease.gpus, lease.gpus, lease.win_price, lease.pool)
+        ),
+        pool=lease.pool,
+        lease=lease_name(lease.id),
+        gpus_sold=lease.gpus,
+    )
+
+
+def _lost_status(loss: Lost, number: int) -> BidStatus:
+    return BidStatus(
+        phase=BidPhase.REFUSED if loss.reason in _REFUSALS else BidPhase.WAITING,
+        reason=loss.reason,
+        message=explain(loss),
+        pool=loss.lot,
+        price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
+        round=number,
+        gpus_sold=loss.gpus,
+    )
+
+
+def pool_status(lot: LotResult) -> PoolStatus:
+    return PoolStatus(devices=lot.devices, leased=lot.leased, price=format_credits(lot.posted))
