@@ -46,7 +46,8 @@ class Endpoint:
         self.namespace = ""
         self._http = httpx2.Client(
             verify=_context(ca_file),
-            headers={"Authorization": f"Bearer {token}"},
+            # A real server may compress a watch-list, and then its later events come late.
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=60,
             trust_env=False,
         )

@@ -23,6 +23,7 @@ from bidplane.plane.journal import Journal, Row
 from bidplane.wire import status
 
 COMPACT_EVERY = 4096  # revisions
+OBJECT_LIMIT = 3 << 19  # bytes: 1.5 MiB, what etcd takes
 KEEP = 1024  # revisions that stay resumable in the journal
 
 _encode = msgspec.json.Encoder().encode
@@ -157,6 +158,8 @@ class Store:
         obj["metadata"]["resourceVersion"] = str(revision)
         created = previous.created if previous else revision
         item = Item(key, obj, _encode(obj), created, revision)
+        if len(item.raw) > OBJECT_LIMIT:
+            raise status.too_large(OBJECT_LIMIT)
         staged = _Staged(item, previous, deleted)
         self._head = revision
         self._overlay[key] = staged

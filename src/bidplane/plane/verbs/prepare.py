@@ -15,8 +15,6 @@ from bidplane.wire import crds, decode, kinds, metadata, resources, status, vali
 from bidplane.wire.shapes import Shape
 from bidplane.wire.status import Cause
 
-OBJECT_LIMIT = 1_572_864  # bytes: 1.5 MiB, what etcd takes
-
 
 def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
     """A copy of what was sent, as its kind has it; 400 when it is something else."""
