@@ -61,11 +61,17 @@ class Unavailable(ApiError):
 _BY_REASON: dict[str, type[ApiError]] = {
     kind.reason: kind for kind in (NotFound, Conflict, AlreadyExists, Gone, Unavailable)
 }
+# For answers that are no Status: from what stands between us and an API server.
+_BY_CODE: dict[int, type[ApiError]] = {
+    404: NotFound,
+    410: Gone,
+    502: Unavailable,
+    503: Unavailable,
+    504: Unavailable,
+}
 
 
 def api_error(code: int, reason: str, message: str) -> ApiError:
     """The error for a Status that came back from an API server."""
-    kind = _BY_REASON.get(reason)
-    if kind is None and code == 410:
-        kind = Gone
-    return (kind or ApiError)(message, code=code, reason=reason)
+    kind = _BY_REASON.get(reason) or _BY_CODE.get(code, ApiError)
+    return kind(message, code=code, reason=reason or None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import msgspec
@@ -52,11 +53,14 @@ class HttpClient:
     ) -> Listing:
         body = await self._call("GET", _path(kind, namespace), params=_selectors(labels, fields))
         # Items of a list leave out what the list already says of them.
-        items = [
-            {"apiVersion": kind.api_version, "kind": kind.kind, **item}
-            for item in body.get("items") or ()
-        ]
-        return Listing(items, body["metadata"]["resourceVersion"])
+        try:
+            items = [
+                {"apiVersion": kind.api_version, "kind": kind.kind, **item}
+                for item in body.get("items") or ()
+            ]
+            return Listing(items, body["metadata"]["resourceVersion"])
+        except (KeyError, TypeError) as error:
+            raise Unavailable(f"{self._url} answered with something else than a list") from error
 
     async def watch(
         self,
@@ -83,11 +87,13 @@ class HttpClient:
                 async for line in response.aiter_lines():
                     if line:
                         yield _event(msgspec.json.decode(line))
-        except httpx2.TransportError as error:
+        except (httpx2.RequestError, msgspec.DecodeError) as error:
+            # Also a line that was cut short: the server went in the middle of it.
             raise Unavailable(f"{self._url}: the watch broke off: {error}") from error
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        return await self._call("POST", _path(kind, namespace), body=obj)
+        space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
+        return await self._call("POST", _path(kind, space), body=obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         metadata = obj["metadata"]
@@ -146,12 +152,14 @@ class HttpClient:
             response = await self._http.request(
                 method, self._url + path, params=params, content=content, headers=headers
             )
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise Unavailable(f"{self._url} does not answer: {error}") from error
         if response.status_code >= 400:
             raise _refusal(response.status_code, response.content)
-        answer: dict[str, Any] = msgspec.json.decode(response.content)
-        return answer
+        try:
+            return msgspec.json.decode(response.content, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise Unavailable(f"{self._url} is no Kubernetes API: {error}") from error
 
 
 class _Bearer(httpx2.Auth):
@@ -165,8 +173,8 @@ class _Bearer(httpx2.Auth):
 
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-    inside = f"/namespaces/{namespace}" if namespace and kind.namespaced else ""
-    tail = "".join(f"/{part}" for part in (name, subresource) if part)
+    inside = f"/namespaces/{quote(namespace, '')}" if namespace and kind.namespaced else ""
+    tail = "".join(f"/{quote(part, '')}" for part in (name, subresource) if part)
     return f"{root}{inside}/{kind.plural}{tail}"
 
 
@@ -175,8 +183,10 @@ def _selectors(labels: str, fields: str) -> dict[str, str]:
     return {key: value for key, value in chosen.items() if value}
 
 
-def _event(frame: dict[str, Any]) -> WatchEvent:
-    if frame["type"] == "ERROR":
+def _event(frame: Any) -> WatchEvent:
+    if not isinstance(frame, dict) or not isinstance(frame.get("object"), dict):
+        raise Unavailable("the watch answered with something else than an event")
+    if frame.get("type") == "ERROR":
         status = frame["object"]
         code = status.get("code", 500)
         if code == 410:

@@ -115,7 +115,10 @@ class Informer:
                 return
             event = "ADDED" if known is None else "MODIFIED"
         for handler in self._handlers:
-            handler(event, obj)
+            try:
+                handler(event, obj)
+            except Exception as error:  # the cache must stay true for the others
+                log.error("bug in a handler", kind=str(self.kind), exc_info=error)
 
     async def _back_off(self, error: ApiError) -> None:
         if self._failures == len(_RETRY_SECONDS):  # said once, when it looks lasting
