@@ -146,6 +146,8 @@ class Planes:
 
     def uid(self, name: str) -> str | None:
         """The uid of the plane, or None when there is no such plane."""
+        if name in self._open:  # asked with every request: no look at the disk
+            return self._open[name][0].uid
         if label_problems(name) or not (self._root / name / FILE).exists():
             return None
         return self._opened(name)[0].uid

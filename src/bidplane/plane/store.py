@@ -170,8 +170,15 @@ class Store:
             # One turn of the loop later: requests that arrived together commit together.
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._commit_next)
-        await staged.done
+        # Shielded: a client that hangs up must not take away what others wait for.
+        await asyncio.shield(staged.done)
         return item
+
+    async def settle(self, key: Key) -> None:
+        """Return when what `latest(key)` says is committed."""
+        staged = self._overlay.get(key)
+        if staged is not None:
+            await asyncio.shield(staged.done)
 
     # Committing.
 

@@ -71,6 +71,7 @@ async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item,
     if gone:
         return await plane.store.remove(call.key, latest.obj), True
     if meta == latest.obj["metadata"]:
+        await plane.store.settle(call.key)
         return latest, False  # already on its way
     return await plane.store.put(call.key, obj), False
 

@@ -42,6 +42,7 @@ async def change(plane: Plane, call: Call, make: Callable[[Object], Any]) -> Obj
         return call.shown(new)
     if _same(new, latest.obj):
         # Nothing to write; but the answer must not run ahead of what is committed.
+        await plane.store.settle(call.key)
         return call.shown(latest.obj)
     return call.shown((await keep(plane, latest, new)).obj)
 
