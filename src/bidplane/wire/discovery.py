@@ -122,7 +122,7 @@ def aggregated(found: Groups, *, core: bool) -> dict[str, Any]:
 def _aggregated(resource: Resource) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "resource": resource.plural,
-        "responseKind": _kind(resource.group, resource.version, resource.kind),
+        "responseKind": _kind(resource, resource.group, resource.version, resource.kind),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
@@ -135,7 +135,7 @@ def _aggregated(resource: Resource) -> dict[str, Any]:
         entry["subresources"] = [
             {
                 "subresource": sub.name,
-                "responseKind": _kind(sub.group, sub.version, sub.kind),
+                "responseKind": _kind(resource, sub.group, sub.version, sub.kind),
                 "verbs": list(sub.verbs),
             }
             for sub in resource.subresources.values()
@@ -143,5 +143,8 @@ def _aggregated(resource: Resource) -> dict[str, Any]:
     return entry
 
 
-def _kind(group: str, version: str, kind: str) -> dict[str, str]:
+def _kind(resource: Resource, group: str, version: str, kind: str) -> dict[str, str]:
+    """Upstream leaves out what a built-in's path says already."""
+    if not resource.custom and (group, version) == (resource.group, resource.version):
+        group = version = ""
     return {"group": group, "version": version, "kind": kind}

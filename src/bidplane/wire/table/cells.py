@@ -73,6 +73,9 @@ def _node(obj: Object, now: float) -> list[Any]:
     def address(kind: str) -> str:
         return next((a["address"] for a in addresses if a.get("type") == kind), NONE)
 
+    kernel = info.get("kernelVersion") or UNKNOWN
+    if info.get("architecture"):
+        kernel += f" ({info['architecture']})"
     return [
         _name(obj),
         ",".join(states),
@@ -82,7 +85,7 @@ def _node(obj: Object, now: float) -> list[Any]:
         address("InternalIP"),
         address("ExternalIP"),
         info.get("osImage") or UNKNOWN,
-        info.get("kernelVersion") or UNKNOWN,
+        kernel,
         info.get("containerRuntimeVersion") or UNKNOWN,
     ]
 
