@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 from pathlib import Path
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -30,7 +32,7 @@ def ensure(folder: Path, *, hosts: list[str], now: float) -> Certificates:
     files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
     ca_key = folder / "ca.key"
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
-    if not (files.ca.exists() and ca_key.exists()):
+    if not _is_pair(files.ca, ca_key):
         _make_ca(files.ca, ca_key, moment)
     if not _is_good(files, hosts, moment):
         _make_server(files, ca_key, hosts, moment)
@@ -47,8 +49,7 @@ def _make_ca(ca: Path, ca_key: Path, now: datetime.datetime) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write_key(ca_key, key)
-    ca.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write_pair(ca_key, key, ca, certificate)
 
 
 def _make_server(
@@ -70,17 +71,30 @@ def _make_server(
         )
         .sign(signer, hashes.SHA256())
     )
-    _write_key(files.key, key)
-    files.certificate.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write_pair(files.key, key, files.certificate, certificate)
 
 
 def _is_good(files: Certificates, hosts: list[str], now: datetime.datetime) -> bool:
-    if not (files.certificate.exists() and files.key.exists()):
+    if not _is_pair(files.certificate, files.key):
         return False
     certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    try:
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files.ca.read_bytes()))
+    except (ValueError, InvalidSignature):
+        return False  # of an authority that was lost
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     fresh = certificate.not_valid_after_utc - now > datetime.timedelta(days=_RENEW_DAYS)
     return fresh and set(names) == set(_names(hosts))
+
+
+def _is_pair(certificate: Path, key: Path) -> bool:
+    """Whether both are there, whole, and belong together: a crash may have come between."""
+    try:
+        shown = x509.load_pem_x509_certificate(certificate.read_bytes()).public_key()
+        kept = serialization.load_pem_private_key(key.read_bytes(), None).public_key()
+    except (OSError, ValueError):
+        return False
+    return shown == kept
 
 
 def _builder(
@@ -103,7 +117,8 @@ def _builder(
 
 
 def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+    longest = 64  # clients read the other names; this one is for people
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:longest])])
 
 
 def _names(hosts: list[str]) -> list[x509.GeneralName]:
@@ -130,12 +145,25 @@ def _usage(*, sign: bool) -> x509.KeyUsage:
     )
 
 
-def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
-    path.touch(mode=0o600)
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
+def _write_pair(
+    key_file: Path,
+    key: ec.EllipticCurvePrivateKey,
+    certificate_file: Path,
+    certificate: x509.Certificate,
+) -> None:
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
     )
+    _write(key_file, pem, mode=0o600)
+    _write(certificate_file, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+
+
+def _write(path: Path, content: bytes, *, mode: int) -> None:
+    """Whole or not at all."""
+    fresh = path.with_name(f".{path.name}-{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    fresh.touch(mode=mode)
+    fresh.write_bytes(content)
+    fresh.replace(path)

@@ -9,15 +9,20 @@ holds the same key and can check a token without asking another.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
+import os
 import secrets
 from pathlib import Path
 
 import msgspec
 
+from bidplane.errors import UserError
+
 HOST_PLANE = "host"
 OWNERS = "system:masters"  # the group Kubernetes gives every right
+_KEY_BYTES = 32
 _HEADER = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT"}').rstrip(b"=")
 
 
@@ -69,13 +74,19 @@ class Tokens:
 
 def load_key(path: Path) -> bytes:
     """The key in `path`, made on first use; readable by its owner alone."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        path.touch(mode=0o600)
-        key = secrets.token_bytes(32)
-        path.write_bytes(key)
-        return key
+    if not path.exists():
+        # Whole or not at all: an empty key would let anyone sign. And never replaced:
+        # whichever process was first, all read the same.
+        fresh = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(secrets.token_bytes(_KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(fresh, path)
+        fresh.unlink()
+    key = path.read_bytes()
+    if len(key) < _KEY_BYTES:
+        raise UserError(f"{path} is damaged; delete it, and every credential must be made anew")
+    return key
 
 
 def _encode(raw: bytes) -> bytes:

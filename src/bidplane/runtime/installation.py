@@ -66,7 +66,13 @@ class Installation:
 
     def lock(self) -> None:
         """Hold the folder for this process; raises `UserError` when another holds it."""
-        handle = (self.folder / "lock").open("a+")
+        try:
+            handle = (self.folder / "lock").open("a+")
+        except OSError as error:
+            raise UserError(
+                f"cannot write to the data directory {self.folder}: {error.strerror};"
+                " choose another with --data"
+            ) from error
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -106,6 +112,8 @@ class Installation:
                 f"no Bidplane in {self.folder}: start one with `bidplane up`,"
                 " or name its directory with --data"
             ) from None
+        except msgspec.MsgspecError as error:
+            raise UserError(f"{self._address} is damaged ({error}); start Bidplane again") from None
 
     def owner_token(self, *, user: str, now: float) -> str:
         """For our own processes and commands, which can read the key anyway."""
@@ -120,5 +128,6 @@ class Installation:
             expires=int(now) + _COMPONENT_TOKEN_SECONDS,
         )
         token = self.tokens().issue(identity)
-        self._owner_tokens[user] = token, identity.expires
+        if identity.uid:  # else the host plane is still being made: ask again
+            self._owner_tokens[user] = token, identity.expires
         return token

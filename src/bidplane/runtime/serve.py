@@ -22,9 +22,10 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         # The backlog holds clients while the process behind it restarts.
         return socket.create_server((host, port), backlog=1024)
-    except OSError as error:
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or error
         raise UserError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port,"
+            f"cannot listen on {host}:{port}: {why}; choose another with --port,"
             " or --port 0 for any free one"
         ) from error
 

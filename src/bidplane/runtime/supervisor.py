@@ -18,11 +18,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import structlog
 
 _FIRST_RESTART_SECONDS = 0.1
 _LAST_RESTART_SECONDS = 5.0
 _STEADY_SECONDS = 10.0  # having run this long, a failure is a first one again
 _STOP_SECONDS = 10.0
+
+
+log = structlog.get_logger(__name__)
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +40,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._stopping = False
+        self._stopping = asyncio.Event()
 
     def start(self, program: Program) -> None:
         self._keepers.append(asyncio.create_task(self._keep(program), name=program.name))
@@ -47,45 +51,51 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End all, newest first; returns when none is left."""
-        self._stopping = True
+        self._stopping.set()
         for name in reversed(list(self._running)):
             process = self._running[name]
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_SECONDS):
-                await asyncio.gather(*self._keepers, return_exceptions=True)
-        except TimeoutError:
+        if not self._keepers:
+            return
+        # Not cancelled: whoever waits for a process is the one who knows it.
+        _, left = await asyncio.wait(self._keepers, timeout=_STOP_SECONDS)
+        if left:
             for process in self._running.values():
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
-            await asyncio.gather(*self._keepers, return_exceptions=True)
+            await asyncio.wait(left)
 
     async def _keep(self, program: Program) -> None:
         loop = asyncio.get_running_loop()
         delay = _FIRST_RESTART_SECONDS
-        while not self._stopping:
+        while not self._stopping.is_set():
             started = loop.time()
-            await self._run(program)
-            if self._stopping:
-                return
+            try:
+                await self._run(program)
+            except OSError as error:  # no such command, no room for a log: it may pass
+                log.error("cannot start", program=program.name, error=str(error))
             if loop.time() - started > _STEADY_SECONDS:
                 delay = _FIRST_RESTART_SECONDS
-            await asyncio.sleep(delay)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
             delay = min(delay * 2, _LAST_RESTART_SECONDS)
 
     async def _run(self, program: Program) -> None:
-        with program.log.open("ab") as log:
+        with program.log.open("ab") as output:
             process = await asyncio.create_subprocess_exec(
                 *program.command,
                 stdin=asyncio.subprocess.PIPE,
-                stdout=log,
-                stderr=log,
+                stdout=output,
+                stderr=output,
                 pass_fds=tuple(program.sockets),
                 # Ctrl-C in the terminal reaches the supervisor alone.
                 start_new_session=True,
             )
         self._running[program.name] = process
+        if self._stopping.is_set():  # while it was being started
+            process.terminate()
         try:
             await process.wait()
         finally:
