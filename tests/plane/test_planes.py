@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bidplane.api import crds
-from bidplane.api.kinds import AGENT, CONFIG_MAP, CRD, NAMESPACE, POD
+from bidplane.api.kinds import AGENT, CONFIG_MAP, CRD, EVENT, NAMESPACE, POD
 from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import SystemClock
@@ -162,6 +162,54 @@ def test_admission_refuses_with_its_reasons(tmp_path: Path) -> None:
     asyncio.run(story())
     assert ("a", "CREATE", "ConfigMap") in asked
     assert ("a", "UPDATE", "ConfigMap") in asked
+
+
+class _Clock(SystemClock):
+    at = 1_000_000_000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def test_old_events_are_swept(tmp_path: Path) -> None:
+    clock = _Clock()
+
+    async def story() -> None:
+        planes = Planes(tmp_path, clock=clock, tokens=TOKENS, durable=False, inline=True)
+        await planes.create("a")
+        client = planes.client("a")
+
+        async def tell(name: str) -> list[str]:
+            event = {
+                "metadata": {"name": name},
+                "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"},
+            }
+            await client.create(EVENT, event, "default")
+            for _ in range(3):
+                await asyncio.sleep(0)
+            found = (await client.list(EVENT, "default")).items
+            return [item["metadata"]["name"] for item in found]
+
+        assert await tell("a") == ["a"]
+        clock.at += 1800
+        assert await tell("b") == ["a", "b"]
+        clock.at += 1801
+        assert await tell("c") == ["b", "c"]
+        await planes.close()
+
+    asyncio.run(story())
+
+
+def test_the_local_client_is_as_strict_as_the_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        planes = _planes(tmp_path, inline=True)
+        await planes.create("a")
+        with pytest.raises(ApiError) as caught:
+            await planes.client("a").create(CONFIG_MAP, config_map("x"))
+        assert caught.value.code == 405
+        await planes.close()
+
+    asyncio.run(story())
 
 
 # Over HTTP.

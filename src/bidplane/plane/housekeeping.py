@@ -1,5 +1,5 @@
 """
-What a plane keeps in order by itself: namespaces that end, CRDs that end, and owners.
+What a plane keeps in order by itself: namespaces and CRDs that end, owners, and old events.
 
 Every commit says which objects may need a look; they are looked at one after the other, by a
 task that exists only while there is something to do. A look is idempotent, so after a restart
@@ -20,8 +20,11 @@ from bidplane.plane.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delet
 from bidplane.plane.verbs.update import keep
 from bidplane.wire.crds import CLEANUP
 from bidplane.wire.kinds import namespaces
+from bidplane.wire.table.human import seconds
 
-NAMESPACES = "namespaces"
+NAMESPACES, EVENTS = "namespaces", "events"
+EVENT_SECONDS = 3600  # an event is kept this long, as upstream keeps it
+SWEEP_SECONDS = 300
 
 
 class Housekeeper:
@@ -29,6 +32,7 @@ class Housekeeper:
         self._plane = plane
         self._due: dict[Key, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
+        self._swept = 0.0
         for item in plane.store.everything():
             if _interesting(item.obj["metadata"]):
                 self._due[item.key] = None
@@ -55,6 +59,8 @@ class Housekeeper:
     def _observe(self, change: Change) -> None:
         item = change.item
         if change.type != "DELETED":
+            if item.key.resource == EVENTS:
+                self._sweep()
             if _interesting(item.obj["metadata"]):
                 self._due[item.key] = None
         else:
@@ -68,6 +74,24 @@ class Housekeeper:
                 if key := self._plane.uids.get(owner["uid"]):
                     self._due[key] = None
         self.start()
+
+    def _sweep(self) -> None:
+        """Now and then, when an event comes, the old ones are looked at. No timer is needed."""
+        now = self._plane.clock.now()
+        if now - self._swept >= SWEEP_SECONDS:
+            self._swept = now
+            old = (item.key for item in self._plane.store.items(EVENTS) if self._is_old(item))
+            self._due.update(dict.fromkeys(old))
+
+    def _is_old(self, item: Item) -> bool:
+        obj = item.obj
+        last = (
+            (obj.get("series") or {}).get("lastObservedTime")
+            or obj.get("lastTimestamp")
+            or obj["metadata"].get("creationTimestamp")
+        )
+        at = seconds(last)
+        return at is not None and self._plane.clock.now() - at > EVENT_SECONDS
 
     async def _run(self) -> None:
         try:
@@ -88,6 +112,8 @@ class Housekeeper:
         if item is None:
             return None
         meta = item.obj["metadata"]
+        if key.resource == EVENTS and self._is_old(item):
+            return await self._delete(item)
         if "deletionTimestamp" in meta:
             if key.resource == NAMESPACES:
                 return await self._end_namespace(item)

@@ -16,6 +16,7 @@ from bidplane.plane.plane import Plane
 from bidplane.plane.verbs import bind, create, delete, get, update, watch
 from bidplane.plane.verbs import list as listing
 from bidplane.plane.verbs import patch as patching
+from bidplane.wire import status
 
 
 class LocalClient:
@@ -66,8 +67,10 @@ class LocalClient:
             batch = await watching.more()
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
-        plane, call = self._call(kind, space)
+        plane, call = self._call(kind, namespace)
+        if call.resource.namespaced and not namespace:
+            # As over HTTP, so that nothing works here that fails there.
+            raise status.method_not_allowed(call.about)
         return await create.create(plane, call, obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:

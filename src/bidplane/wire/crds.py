@@ -138,6 +138,16 @@ def _structural(schema: Any, path: str, say: Any, *, root: bool = False) -> None
             _structural(schema["items"], f"{path}.items", say)
 
 
+def changes(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
+    """What of a CRD cannot change: its objects are kept under it."""
+    found = []
+    for field in ("scope", "group"):
+        if new["spec"].get(field) != old["spec"].get(field):
+            words = f'Invalid value: "{new["spec"].get(field)}": field is immutable'
+            found.append(Cause(words, f"spec.{field}"))
+    return found
+
+
 def warnings(crd: Mapping[str, Any]) -> list[str]:
     return [CEL_WARNING] if shapes.uses_cel(crd.get("spec", {}).get("versions")) else []
 

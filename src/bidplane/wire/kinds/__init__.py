@@ -33,7 +33,11 @@ RULES: Mapping[str, Rules] = {
     "jobs.batch": workloads.JOB,
     "cronjobs.batch": _WITH_GENERATION,
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
-        default=crds.default, validate=crds.problems, generation=True, keeps_status=True
+        default=crds.default,
+        validate=crds.problems,
+        change=crds.changes,
+        generation=True,
+        keeps_status=True,
     ),
     "poddisruptionbudgets.policy": _WITH_GENERATION,
     "ingresses.networking.k8s.io": _WITH_GENERATION,
