@@ -169,10 +169,10 @@ def _lot_of(result: RoundResult, ask: str) -> str:
     return found[0]
 
 
-def lot(free: int, *, name: str = "h100", fund: int = 1000, posted: int = 100) -> Lot:
+def lot(free: int, *, name: str = "h100", fund: int = 1000, base: int = 100) -> Lot:
     devices = tuple(f"{name}/{i}" for i in range(free))
     domain = Domain(name=f"{name}-d0", size=8, free=devices)
-    return Lot(name=name, base=100, posted=posted, fund=fund, domains=(domain,))
+    return Lot(name=name, base=base, posted=base, fund=fund, domains=(domain,))
 
 
 def ask(
@@ -255,10 +255,25 @@ def test_a_loser_is_told_what_would_have_won() -> None:
 
 
 def test_a_bid_without_a_pool_goes_where_it_gains_most() -> None:
-    lots = [lot(8, posted=200), lot(8, name="a100", posted=300)]
+    lots = [lot(8, base=200), lot(8, name="a100", base=300)]
     assert play(lots, [ask("b", 1, 400, pool="")]).won[0].lot == "h100"
-    even = [lot(8, posted=200), lot(8, name="a100", posted=200)]
+    even = [lot(8), lot(8, name="a100")]
     assert play(even, [ask("b", 1, 400, pool="")]).won[0].lot == "a100"
+
+
+def test_a_bid_without_a_pool_goes_where_its_block_can_be_had() -> None:
+    # The cheaper pool has a GPU, but no two together that any price would free.
+    cheap, dear = lot(1, name="cheap"), lot(8, name="dear", base=300)
+    assert play([cheap, dear], [ask("b", 2, 400, pool="")]).won[0].lot == "dear"
+    # Displacing costs more there than a free block does here.
+    full = play([lot(0), dear], [ask("b", 2, 400, pool="")], (running("trainer", 8, 290),))
+    assert (full.won[0].lot, full.displaced) == ("dear", ())
+
+
+def test_bids_without_a_pool_do_not_all_herd_to_one() -> None:
+    lots = [lot(2, name="a"), lot(2, name="b", base=150)]
+    result = play(lots, [ask(f"bid-{n}", 2, 400, pool="") for n in range(2)])
+    assert {won.lot for won in result.won} == {"a", "b"}
 
 
 def test_a_better_bid_displaces_and_waits_for_the_devices() -> None:

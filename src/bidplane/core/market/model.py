@@ -33,7 +33,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     base: int  # the reserve of new bids
-    posted: int  # what one more GPU cost in the last round; bids without a pool are routed by it
+    posted: int  # what one more GPU cost in the last round; stands while none can be had
     fund: int  # credits from which displaced leases can be compensated
     domains: tuple[Domain, ...]
 

@@ -13,7 +13,7 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult, block_size
-from bidplane.core.market.routing import route
+from bidplane.core.market.routing import Router
 
 
 def clear_round(given: RoundInput) -> RoundResult:
@@ -46,12 +46,13 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     admitted on credits that another of the same agent may need this round.
     """
     lots = {lot.name: lot for lot in given.lots}
+    router = Router(given.lots, given.incumbents)
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
     for ask in sorted(given.asks, key=lambda a: (-a.price * a.weight, a.tie, a.id)):
         block = block_size(ask.gpus)
-        lot = _lot_for(ask, block, lots)
+        lot = _lot_for(ask, block, lots, router)
         if isinstance(lot, BidReason) or block is None:
             reason = lot if isinstance(lot, BidReason) else BidReason.LARGER_THAN_EVERY_DOMAIN
             loss = Lost(ask=ask.id, reason=reason, price=ask.price, gpus=block or 0)
@@ -72,7 +73,9 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     return admitted, refused
 
 
-def _lot_for(ask: Ask, block: int | None, lots: Mapping[str, Lot]) -> Lot | BidReason:
+def _lot_for(
+    ask: Ask, block: int | None, lots: Mapping[str, Lot], router: Router
+) -> Lot | BidReason:
     stocked = [lot for lot in lots.values() if lot.devices]
     if ask.lot:
         if ask.lot not in lots:
@@ -82,4 +85,4 @@ def _lot_for(ask: Ask, block: int | None, lots: Mapping[str, Lot]) -> Lot | BidR
         return BidReason.NO_DEVICES
     if block is None:
         return BidReason.LARGER_THAN_EVERY_DOMAIN
-    return route(ask, block, stocked) or BidReason.LARGER_THAN_EVERY_DOMAIN
+    return router.route(ask, block, stocked) or BidReason.LARGER_THAN_EVERY_DOMAIN
