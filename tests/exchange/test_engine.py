@@ -208,6 +208,15 @@ def test_bad_bids_get_a_name_and_move_nothing(market: Market) -> None:
     assert market.ledger.account(REVENUE).posted == 0  # type: ignore[union-attr]
 
 
+def test_a_wallet_is_promised_to_the_highest_bid_first(market: Market) -> None:
+    # Ten credits: one GPU at 400 an hour holds 6.67 of them for an epoch, two would hold 13.
+    dear, dearer = 400 * CREDIT, 401 * CREDIT
+    report = market.round(bid("b1", "trainer", 1, dear), bid("b2", "trainer", 1, dearer))
+    assert report.bids["b2"].phase is BidPhase.WON
+    assert report.bids["b1"].reason is BidReason.WALLET_TOO_SMALL
+    assert "3.350001 credits short" in report.bids["b1"].message
+
+
 def test_a_deleted_agent_is_closed_once_its_leases_are_gone(market: Market) -> None:
     market.round(bid("b1", "trainer", 4, PRICE))
     market.claim("b1")
