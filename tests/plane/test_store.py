@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bidplane.errors import ApiError, Gone, Unavailable
@@ -51,6 +51,7 @@ step = st.one_of(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(step, max_size=40))
+@example(steps=[("put", "a"), ("put", "b"), ("remove", "a"), ("compact", ""), ("reopen", "")])
 def test_the_store_is_a_log(steps: list[tuple[str, str]], tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("store") / "plane.db"
 
@@ -79,6 +80,7 @@ def test_the_store_is_a_log(steps: list[tuple[str, str]], tmp_path_factory: Any)
             elif what == "compact":
                 store.forget_history()
                 floor = store.revision
+            assert store.revision == (log[-1][0] if log else 0)
             found = {item.key.name: item.obj["value"] for item in store.items("things")}
             assert found == state
         # A watcher from any revision sees every later event once, in order; or is told to list.

@@ -69,7 +69,8 @@ class Store:
                 Key.parse(row.key), _decode(row.value), row.value, row.created, row.revision
             )
             self._apply(item, row.deleted)
-        self._head = self.revision
+        # The newest row may have been a deletion, and compacted away: time does not go back.
+        self.revision = self._head = max(self.revision, self._compacted)
 
     # Reading: what is committed.
 
