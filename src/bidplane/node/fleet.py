@@ -12,16 +12,22 @@ A declared fleet: nodes, their GPUs, and how these are linked.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.money import parse_price
+from bidplane.api.pool import Seconds
 from bidplane.errors import UserError
+from bidplane.wire.names import label_problems, subdomain_problems
+from bidplane.wire.quantity import parse as parse_quantity
 
 DRIVER = "gpu.bidplane.dev"
 _LARGEST_NODE = 64
+_LONGEST_PRODUCT = 63
 
 
 class NodeDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -42,8 +48,8 @@ class PoolDeclaration(
 
     product: str
     floor_price: str = "0.10"
-    notice_seconds: int = 30
-    restart_seconds: int = 30
+    notice_seconds: Seconds = 30
+    restart_seconds: Seconds = 30
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -67,21 +73,60 @@ def load(path: Path) -> Fleet:
     return fleet
 
 
-def _problems(fleet: Fleet) -> list[str]:
-    problems = []
+def _problems(fleet: Fleet) -> Iterator[str]:
     seen: set[str] = set()
     if not fleet.nodes:
-        problems.append("it declares no node")
+        yield "it declares no node"
     for node in fleet.nodes:
         if node.name in seen:
-            problems.append(f"node {node.name!r} is declared twice")
+            yield f"node {node.name!r} is declared twice"
         seen.add(node.name)
-        gpus = [gpu for domain in node.link_domains() for gpu in domain]
-        if not 1 <= len(gpus) <= _LARGEST_NODE:
-            problems.append(f"node {node.name!r} must have 1 to {_LARGEST_NODE} GPUs")
-        if len(set(gpus)) != len(gpus):
-            problems.append(f"node {node.name!r} has one GPU in two domains")
-    return problems
+        yield from _node_problems(node)
+    yield from _pool_problems(fleet)
+
+
+def _node_problems(node: NodeDeclaration) -> Iterator[str]:
+    for problem in label_problems(node.name):
+        yield f"node {node.name!r}: {problem}"
+    # A product is the value of a label and, in lower case, the name of its pool.
+    if len(node.product) > _LONGEST_PRODUCT or subdomain_problems(node.product.lower()):
+        yield (
+            f"node {node.name!r}: the product {node.product!r} must be 1 to {_LONGEST_PRODUCT}"
+            " letters, digits, '-' and '.', for example 'H100-80GB'"
+        )
+    try:
+        parse_quantity(node.memory)
+    except ValueError:
+        yield f"node {node.name!r}: {node.memory!r} is not an amount of memory, such as '80Gi'"
+    if node.gpus and node.domains:
+        yield f"node {node.name!r}: say `gpus` or `domains`, not both"
+    count = sum(map(len, node.domains)) if node.domains else node.gpus
+    if not 1 <= count <= _LARGEST_NODE or not all(node.domains):
+        yield f"node {node.name!r} must have 1 to {_LARGEST_NODE} GPUs, at least one in a domain"
+        return
+    gpus = [gpu for domain in node.link_domains() for gpu in domain]
+    if len(set(gpus)) != len(gpus):
+        yield f"node {node.name!r} has one GPU twice in its domains"
+    if min(gpus) < 0:
+        yield f"node {node.name!r}: a GPU's number cannot be less than zero"
+
+
+def _pool_problems(fleet: Fleet) -> Iterator[str]:
+    products = fleet.products()
+    pools = {product.lower() for product in products}
+    if len(pools) != len(products):
+        yield "two products differ only in upper and lower case"
+    declared: set[str] = set()
+    for pool in fleet.pools:
+        if pool.product in declared:
+            yield f"the pool of {pool.product!r} is declared twice"
+        declared.add(pool.product)
+        if pool.product not in products:
+            yield f"the pool of {pool.product!r}: no node has that product"
+        try:
+            parse_price(pool.floor_price)
+        except ValueError as error:
+            yield f"the pool of {pool.product!r}: floorPrice: {error}"
 
 
 def node_object(node: NodeDeclaration) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from urllib.parse import parse_qs
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
-from bidplane.node.simulated import SimulatedNodes, began_at
+from bidplane.node.simulated import SimulatedNodes, began_at, devices_of
 from bidplane.runtime.credentials import InvalidToken, Tokens
+from bidplane.runtime.serve import while_connected
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -36,21 +37,24 @@ class LogServer:
         try:
             self._authorise(scope)
             pod, container = self._find(scope["path"])
+            follow, tail = _options(scope["query_string"].decode("latin-1"))
         except ApiError as error:
             await _answer(send, error.code, str(error).encode())
             return
-        query = parse_qs(scope["query_string"].decode())
-        follow = query.get("follow", ["false"])[0] == "true"
-        tail = int(query["tailLines"][0]) if "tailLines" in query else None
+        await while_connected(
+            receive, self._print(send, self.lines(pod, container, follow=follow, tail=tail))
+        )
+
+    async def _print(self, send: Send, lines: AsyncIterator[bytes]) -> None:
         await _start(send, 200)
-        async for line in self.lines(pod, container, follow=follow, tail=tail):
+        async for line in lines:
             await send({"type": "http.response.body", "body": line, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def lines(
         self, pod: Object, container: str, *, follow: bool, tail: int | None
     ) -> AsyncIterator[bytes]:
-        printed = await self._printed(pod, container)
+        printed = self._printed(pod, container)
         for line in printed if tail is None else printed[len(printed) - min(tail, len(printed)) :]:
             yield line
         key = pod["metadata"]["namespace"], pod["metadata"]["name"]
@@ -59,16 +63,17 @@ class LogServer:
             current = self._nodes.pods.get(*key)
             if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
                 return
-            now = await self._printed(current, container)
-            for line in now[len(printed) :]:
+            now = self._printed(current, container)
+            restarted = now[:1] != printed[:1]
+            for line in now if restarted else now[len(printed) :]:
                 yield line
             printed = now
             if current["status"]["phase"] != "Running":
                 return
 
-    async def _printed(self, pod: Object, container: str) -> list[bytes]:
+    def _printed(self, pod: Object, container: str) -> list[bytes]:
         began = parse_rfc3339(began_at(pod))
-        devices = await self._nodes.devices_of(pod)
+        devices = devices_of(pod)
         ended = _ended_at(pod)
         until = ended if ended is not None else self._clock.now()
         lines = [f"{rfc3339(began)} {container}: simulated on {', '.join(devices) or 'no GPU'}\n"]
@@ -81,7 +86,7 @@ class LogServer:
         return [line.encode() for line in lines]
 
     def _authorise(self, scope: Scope) -> None:
-        header = dict(scope["headers"]).get(b"authorization", b"").decode()
+        header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
         try:
             identity = self._tokens.verify(header.removeprefix("Bearer "), now=self._clock.now())
         except InvalidToken as error:
@@ -97,6 +102,12 @@ class LogServer:
         pod = self._nodes.pods.get(namespace, name)
         if pod is None:
             raise NotFound(f'pods "{name}" not found on this node')
+        if container not in [known["name"] for known in pod["spec"]["containers"]]:
+            raise ApiError(
+                f"container {container} is not valid for pod {name}",
+                code=400,
+                reason="BadRequest",
+            )
         if not (pod.get("status") or {}).get("startTime"):
             raise ApiError(
                 f'container "{container}" in pod "{name}" is waiting to start',
@@ -104,6 +115,14 @@ class LogServer:
                 reason="BadRequest",
             )
         return pod, container
+
+
+def _options(query: str) -> tuple[bool, int | None]:
+    given = parse_qs(query)
+    tail = given.get("tailLines", [""])[0]
+    if tail and not (tail.isascii() and tail.isdecimal() and len(tail) < 10):
+        raise ApiError(f"tailLines: {tail!r} is not a number", code=400, reason="BadRequest")
+    return given.get("follow", [""])[0] == "true", int(tail) if tail else None
 
 
 def _ended_at(pod: Object) -> float | None:

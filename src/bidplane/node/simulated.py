@@ -26,6 +26,8 @@ from bidplane.node.fleet import Fleet, NodeDeclaration
 
 _SHUTDOWN_SECONDS = 1.0  # how long a simulated process takes to obey SIGTERM
 _SIGTERM_EXIT_CODE = 143
+_RESTART_SECONDS = 1.0  # between two restarts, at least: statuses count in seconds
+_LONGEST_SECONDS = 1e9
 
 
 class SimulatedNodes:
@@ -115,8 +117,8 @@ class SimulatedNodes:
 
     async def _start(self, pod: Object) -> None:
         now = rfc3339(self._clock.now())
-        devices = await self.devices_of(pod)
-        await self._report(pod, "Running", _running(pod, now), started=now)
+        devices = await self._claimed(pod)
+        await self._report(pod, "Running", _running(pod, now, devices), started=now)
         await self._recorder.record(
             self._client,
             pod,
@@ -129,17 +131,21 @@ class SimulatedNodes:
         seconds = annotation_seconds(pod, labels.SIMULATED_SECONDS)
         if seconds is None:
             return None
-        left = parse_rfc3339(began_at(pod)) + seconds - self._clock.now()
+        code = int(annotation_seconds(pod, labels.SIMULATED_EXIT_CODE) or 0)
+        policy = pod["spec"].get("restartPolicy", "Always")
+        again = policy == "Always" or (policy == "OnFailure" and code != 0)
+        end = parse_rfc3339(began_at(pod)) + (max(seconds, _RESTART_SECONDS) if again else seconds)
+        left = end - self._clock.now()
         if left > 0:
             return left
-        code = int(annotation_seconds(pod, labels.SIMULATED_EXIT_CODE) or 0)
-        now = rfc3339(self._clock.now())
-        policy = pod["spec"].get("restartPolicy", "Always")
-        if policy == "Always" or (policy == "OnFailure" and code != 0):
-            await self._report(pod, "Running", _running(pod, now, restarts=restarts(pod) + 1))
-            return seconds
+        if again:
+            now = rfc3339(self._clock.now())
+            containers = _running(pod, now, devices_of(pod), restarts=restarts(pod) + 1)
+            await self._report(pod, "Running", containers)
+            return max(seconds, _RESTART_SECONDS)
         phase = "Succeeded" if code == 0 else "Failed"
-        await self._report(pod, phase, _ended(pod, now, code))
+        # When it ended, though the node may have been away: not when that was noticed.
+        await self._report(pod, phase, _ended(pod, rfc3339(end), code))
         return None
 
     async def _stop(self, pod: Object, phase: str) -> float | None:
@@ -164,7 +170,7 @@ class SimulatedNodes:
             )
         return None
 
-    async def devices_of(self, pod: Object) -> list[str]:
+    async def _claimed(self, pod: Object) -> list[str]:
         """The devices that are claimed for a pod, as the claim's allocation names them."""
         devices: list[str] = []
         for claim in pod["spec"].get("resourceClaims") or ():
@@ -213,9 +219,10 @@ def annotation_seconds(pod: Object, name: str) -> float | None:
     """A number in an annotation; one that cannot be read counts as not there."""
     text = (pod["metadata"].get("annotations") or {}).get(name)
     try:
-        return None if text is None else float(text)
+        seconds = float(text or "")
     except ValueError:
         return None
+    return seconds if 0 <= seconds <= _LONGEST_SECONDS else None  # neither nan nor inf
 
 
 def began_at(pod: Object) -> str:
@@ -235,10 +242,20 @@ def restarts(pod: Object) -> int:
     return max((container.get("restartCount", 0) for container in statuses), default=0)
 
 
-def _running(pod: Object, now: str, *, restarts: int = 0) -> list[dict[str, Any]]:
+def devices_of(pod: Object) -> list[str]:
+    """What a pod that was started runs on. In its status: the claim goes when the lease goes."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or ():
+        for allocated in container.get("allocatedResourcesStatus") or ():
+            return [str(device["resourceID"]) for device in allocated.get("resources") or ()]
+    return []
+
+
+def _running(
+    pod: Object, now: str, devices: list[str], *, restarts: int = 0
+) -> list[dict[str, Any]]:
     return [
         {
-            **_container(container, restarts),
+            **_container(container, restarts, devices),
             "ready": True,
             "started": True,
             "state": {"running": {"startedAt": now}},
@@ -253,7 +270,7 @@ def _ended(pod: Object, now: str, code: int) -> list[dict[str, Any]]:
     ended = {"exitCode": code, "reason": reason, "startedAt": started, "finishedAt": now}
     return [
         {
-            **_container(container, restarts(pod)),
+            **_container(container, restarts(pod), devices_of(pod)),
             "ready": False,
             "started": False,
             "state": {"terminated": ended},
@@ -262,8 +279,14 @@ def _ended(pod: Object, now: str, code: int) -> list[dict[str, Any]]:
     ]
 
 
-def _container(container: Object, restarts: int) -> dict[str, Any]:
+def _container(container: Object, restarts: int, devices: list[str]) -> dict[str, Any]:
+    allocated = [{"resourceID": device, "health": "Healthy"} for device in devices]
     return {
+        **(
+            {"allocatedResourcesStatus": [{"name": "claim:gpus", "resources": allocated}]}
+            if devices
+            else {}
+        ),
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",

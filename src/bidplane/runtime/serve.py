@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any
 
 import uvicorn
 
 from bidplane.errors import UserError
 from bidplane.runtime.certificates import Certificates
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 # Open watches end at once: their clients resume, by design.
 _GOODBYE_SECONDS = 1
@@ -28,6 +30,30 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port}: {why}; choose another with --port,"
             " or --port 0 for any free one"
         ) from error
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """
+    Do `work` until it is done, or the client has gone.
+
+    A server takes what is sent to a client that has gone without a word, so a stream
+    without an end would be made for ever.
+    """
+    working = asyncio.create_task(work)
+    going = asyncio.create_task(_until_gone(receive))
+    try:
+        await asyncio.wait({working, going}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            working.result()
+    finally:
+        working.cancel()
+        going.cancel()
+        await asyncio.gather(working, going, return_exceptions=True)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class _Server(uvicorn.Server):

@@ -39,6 +39,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
+        # A timer is due once it is less than this away. The default, a nanosecond, is lost
+        # in a float after a hundred days: then a timer that is due now never would be.
+        self._clock_resolution = 1e-6
 
     def time(self) -> float:
         return self._jumping.elapsed

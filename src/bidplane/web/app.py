@@ -23,7 +23,7 @@ class WebApp:
         if path in ("/healthz", "/livez", "/readyz"):
             await answer(send, 200, b"ok", "text/plain")
             return
-        route = self._routes.get(path.split("/", 2)[1])
+        route = self._routes.get(path.lstrip("/").partition("/")[0])
         if route is None:
             await answer_status(
                 send,

@@ -12,14 +12,34 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+LARGEST_BODY = 1 << 20
 
-async def read_body(receive: Receive) -> bytes:
-    parts = []
+
+class Disconnected(Exception):
+    """The client went before it had said all."""
+
+
+class TooLarge(Exception):
+    """The client says more than we listen to."""
+
+
+async def read_body(receive: Receive, *, most: int = LARGEST_BODY) -> bytes:
+    body: bytes = b""
     while True:
         message = await receive()
-        parts.append(message.get("body", b""))
+        if message["type"] == "http.disconnect":
+            raise Disconnected
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise TooLarge
         if not message.get("more_body"):
-            return b"".join(parts)
+            return body
+
+
+def bearer(scope: Scope) -> str:
+    """The token a request came with; any bytes may be in its place."""
+    header: bytes = dict(scope["headers"]).get(b"authorization", b"")
+    return header.decode("latin-1").removeprefix("Bearer ")
 
 
 async def answer(send: Send, code: int, body: bytes, content_type: str) -> None:

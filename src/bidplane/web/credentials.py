@@ -12,10 +12,11 @@ import msgspec
 
 from bidplane.machinery.clock import Clock
 from bidplane.runtime.credentials import OWNERS, Identity, InvalidToken, Tokens
-from bidplane.web.asgi import Receive, Scope, Send, answer, answer_status
+from bidplane.web.asgi import Receive, Scope, Send, answer, answer_status, bearer
 
 DEFAULT_SECONDS = 24 * 3600
 _LONGEST_SECONDS = 30 * 24 * 3600
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _PATH = re.compile(r"/bidplane/v1/agents/([^/]+)/kubeconfig")
 
 
@@ -42,9 +43,8 @@ class CredentialsApp:
         if match is None or scope["method"] != "POST":
             await answer_status(send, 404, "NotFound", f"nothing is served at {scope['path']}")
             return
-        header = dict(scope["headers"]).get(b"authorization", b"").decode()
         try:
-            asker = self._tokens.verify(header.removeprefix("Bearer "), now=self._clock.now())
+            asker = self._tokens.verify(bearer(scope), now=self._clock.now())
         except InvalidToken as error:
             await answer_status(send, 401, "Unauthorized", str(error))
             return
@@ -56,8 +56,9 @@ class CredentialsApp:
         if uid is None:
             await answer_status(send, 404, "NotFound", f'there is no plane "{name}"')
             return
-        asked = parse_qs(scope["query_string"].decode()).get("seconds", [str(DEFAULT_SECONDS)])[0]
-        if not asked.isdecimal() or not 60 <= int(asked) <= _LONGEST_SECONDS:
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        asked = query.get("seconds", [str(DEFAULT_SECONDS)])[0]
+        if not _NUMBER.fullmatch(asked) or not 60 <= int(asked) <= _LONGEST_SECONDS:
             await answer_status(
                 send,
                 400,

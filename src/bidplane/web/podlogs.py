@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Callable
+from urllib.parse import quote
 
 import httpx2
 
+from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import NODE, POD
 from bidplane.core.translation import host_name
@@ -29,6 +31,9 @@ class NodeLogs:
         self._http = httpx2.AsyncClient(
             verify=ssl.create_default_context(cafile=ca_file),
             timeout=httpx2.Timeout(10.0, read=None),
+            # Whoever follows keeps a connection.
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
+            headers={"Accept-Encoding": "identity"},
             trust_env=False,
         )
 
@@ -37,25 +42,25 @@ class NodeLogs:
     ) -> AsyncIterator[bytes]:
         host_pod = pod if plane == HOST_PLANE else await self._on_host(plane, pod)
         url = await self._endpoint(host_pod)
-        metadata = host_pod["metadata"]
+        namespace, name = host_pod["metadata"]["namespace"], host_pod["metadata"]["name"]
         params = {"follow": "true" if follow else "false"}
         if tail is not None:
             params["tailLines"] = str(tail)
         request = self._http.build_request(
             "GET",
-            f"{url}/containerLogs/{metadata['namespace']}/{metadata['name']}/{container}",
+            f"{url}/containerLogs/{namespace}/{name}/{quote(container, '')}",
             params=params,
             headers={"Authorization": f"Bearer {self._token()}"},
         )
         try:
             response = await self._http.send(request, stream=True)
+            if response.status_code == 200:
+                return _lines(response)
+            message = (await response.aread()).decode(errors="replace")
         except httpx2.TransportError as error:
             raise Unavailable("the pod's node does not answer; it may be restarting") from error
-        if response.status_code != 200:
-            message = (await response.aread()).decode(errors="replace")
-            await response.aclose()
-            raise ApiError(message, code=response.status_code, reason="BadRequest")
-        return _lines(response)
+        await response.aclose()
+        raise ApiError(message, code=response.status_code, reason="BadRequest")
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -64,15 +69,17 @@ class NodeLogs:
         metadata = pod["metadata"]
         name = host_name(metadata["namespace"], metadata["name"])
         try:
-            return await self._host().get(POD, name, host_namespace(plane))
+            found = await self._host().get(POD, name, host_namespace(plane))
         except NotFound:
-            raise ApiError(
-                f'pod "{metadata["name"]}" does not run on a node',
-                code=400,
-                reason="BadRequest",
-            ) from None
+            raise _does_not_run(pod) from None
+        annotations = found["metadata"].get("annotations") or {}
+        if annotations.get(labels.PLANE_UID) != metadata["uid"]:
+            raise _does_not_run(pod)  # what is there is its predecessor, leaving
+        return found
 
     async def _endpoint(self, host_pod: Object) -> str:
+        if not host_pod["spec"].get("nodeName"):
+            raise _does_not_run(host_pod)
         node = await self._host().get(NODE, host_pod["spec"]["nodeName"])
         status = node.get("status") or {}
         address = next(
@@ -82,6 +89,11 @@ class NodeLogs:
         if not address or not port:
             raise Unavailable(f'node "{node["metadata"]["name"]}" serves no logs')
         return f"https://{address}:{port}"
+
+
+def _does_not_run(pod: Object) -> ApiError:
+    name = pod["metadata"]["name"]
+    return ApiError(f'pod "{name}" does not run on a node', code=400, reason="BadRequest")
 
 
 async def _lines(response: httpx2.Response) -> AsyncIterator[bytes]:

@@ -1,0 +1,246 @@
+"""A simulated node does what a kubelet does, by the clock, and remembers nothing itself."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bidplane.api import labels
+from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.machinery.clock import parse_rfc3339
+from bidplane.node.fleet import Fleet, NodeDeclaration
+from bidplane.node.simulated import annotation_seconds, devices_of, restarts
+
+SPACE = "agent-a"
+
+
+def state(pod):
+    return pod["status"]["containerStatuses"][0]["state"]
+
+
+def test_it_registers_its_nodes_and_devices(stories):
+    async def story(site):
+        node = await site.client.get(NODE, "h100-a")
+        assert node["status"]["capacity"][labels.GPU_RESOURCE] == "8"
+        slice_ = await site.client.get(RESOURCE_SLICE, "h100-a-gpus")
+        assert len(slice_["spec"]["devices"]) == 8
+
+    stories(story)
+
+
+def test_registering_again_changes_nothing_unless_the_fleet_did(stories):
+    async def story(site):
+        await site.kill()
+        site.start()
+        await asyncio.sleep(1)
+        slice_ = await site.client.get(RESOURCE_SLICE, "h100-a-gpus")
+        assert slice_["spec"]["pool"]["generation"] == 1
+        await site.kill()
+        site.start(Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=4)]))
+        await asyncio.sleep(1)
+        slice_ = await site.client.get(RESOURCE_SLICE, "h100-a-gpus")
+        assert (slice_["spec"]["pool"]["generation"], len(slice_["spec"]["devices"])) == (2, 4)
+
+    stories(story)
+
+
+def test_a_pod_starts_runs_and_ends_on_time(stories):
+    async def story(site):
+        await site.create(seconds="60")
+        await asyncio.sleep(1)
+        assert await site.phase() == "Running"
+        await asyncio.sleep(58)
+        assert await site.phase() == "Running"
+        await asyncio.sleep(2)
+        assert await site.phase() == "Succeeded"
+        assert await site.events() == ["Started"]
+
+    stories(story)
+
+
+def test_a_pod_that_says_nothing_of_time_runs_until_it_is_deleted(stories):
+    async def story(site):
+        await site.create()
+        await asyncio.sleep(1e6)
+        assert await site.phase() == "Running"
+
+    stories(story)
+
+
+def test_a_pod_of_another_node_is_left_alone(stories):
+    async def story(site):
+        await site.create(node="elsewhere")
+        await asyncio.sleep(10)
+        assert await site.phase() == "Pending"
+
+    stories(story)
+
+
+@pytest.mark.parametrize(
+    ("policy", "code", "phase"),
+    [
+        ("Never", "0", "Succeeded"),
+        ("Never", "3", "Failed"),
+        ("OnFailure", "0", "Succeeded"),
+        ("OnFailure", "3", "Running"),
+        ("Always", "0", "Running"),
+    ],
+)
+def test_the_restart_policy(stories, policy, code, phase):
+    async def story(site):
+        await site.create(policy=policy, seconds="10", exit_code=code)
+        await asyncio.sleep(35.5)
+        assert await site.phase() == phase
+        pod = await site.pod()
+        if phase == "Running":
+            assert restarts(pod) == 3
+        else:
+            assert state(pod)["terminated"]["exitCode"] == int(code)
+
+    stories(story)
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.001"])
+def test_a_pod_that_ends_at_once_does_not_keep_the_node_busy(stories, seconds):
+    async def story(site):
+        await site.create(policy="Always", seconds=seconds)
+        await asyncio.sleep(10.5)
+        assert restarts(await site.pod()) <= 11
+
+    stories(story)
+
+
+@given(st.text() | st.sampled_from(["nan", "inf", "-inf", "1e400", "-1", "1e300", "0x1"]))
+def test_what_is_no_number_of_seconds_counts_as_not_there(text):
+    pod = {"metadata": {"annotations": {"a": text}}}
+    seconds = annotation_seconds(pod, "a")
+    assert seconds is None or 0 <= seconds <= 1e9
+    assert annotation_seconds({"metadata": {}}, "a") is None
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", "soon"])
+def test_no_annotation_upsets_the_node(stories, text):
+    async def story(site):
+        await site.create("odd", seconds=text, exit_code=text, shutdown_seconds=text)
+        await site.create("even", seconds="5", exit_code=text)
+        await asyncio.sleep(10)
+        assert await site.phase("odd") == "Running"
+        assert await site.phase("even") == "Succeeded"
+        await site.client.delete(POD, "odd", SPACE)
+        await asyncio.sleep(2)
+        assert await site.phase("odd") == "gone"
+
+    stories(story)
+
+
+@pytest.mark.parametrize(
+    ("shutdown", "grace", "gone_after"),
+    [(None, 30, 1), ("10", 30, 10), ("100", 30, 30), ("0", 30, 0), (None, None, 1)],
+)
+def test_a_deleted_pod_stops_within_its_grace(stories, shutdown, grace, gone_after):
+    async def story(site):
+        notes = {} if shutdown is None else {"shutdown_seconds": shutdown}
+        await site.create(**notes)
+        await asyncio.sleep(5)
+        await site.client.delete(POD, "train", SPACE, grace_seconds=grace)
+        if gone_after:
+            await asyncio.sleep(gone_after - 0.5)
+            assert await site.phase() == "Running"
+        await asyncio.sleep(1.6)
+        assert await site.phase() == "gone"
+
+    stories(story)
+
+
+def test_grace_that_is_shortened_is_short(stories):
+    async def story(site):
+        await site.create(shutdown_seconds="1000")
+        await asyncio.sleep(5)
+        await site.client.delete(POD, "train", SPACE, grace_seconds=600)
+        await asyncio.sleep(5)
+        await site.client.delete(POD, "train", SPACE, grace_seconds=10)
+        await asyncio.sleep(12)
+        assert await site.phase() == "gone"
+
+    stories(story)
+
+
+def test_a_pod_that_never_started_or_has_ended_is_gone_at_once(stories):
+    async def story(site):
+        await site.create("waits", claim="missing")
+        await site.create("over", seconds="1")
+        await asyncio.sleep(5)
+        assert (await site.phase("waits"), await site.phase("over")) == ("Pending", "Succeeded")
+        await site.client.delete(POD, "waits", SPACE)
+        await site.client.delete(POD, "over", SPACE)
+        await asyncio.sleep(0.1)
+        assert (await site.phase("waits"), await site.phase("over")) == ("gone", "gone")
+
+    stories(story)
+
+
+def test_a_pod_waits_for_its_claim_and_says_what_it_runs_on(stories):
+    async def story(site):
+        await site.create(claim="lease-1")
+        await asyncio.sleep(3)
+        assert await site.phase() == "Pending"
+        await site.claim("lease-1", "gpu-2", "gpu-3")
+        await asyncio.sleep(11)
+        pod = await site.pod()
+        assert pod["status"]["phase"] == "Running"
+        assert devices_of(pod) == ["h100-a/gpu-2", "h100-a/gpu-3"]
+
+    stories(story)
+
+
+def test_what_it_ran_on_is_known_when_the_claim_is_gone(stories):
+    """A claim goes with its lease, and a lease goes soon after its pod has ended."""
+
+    async def story(site):
+        await site.claim("lease-1", "gpu-2")
+        await site.create(claim="lease-1", seconds="5", policy="OnFailure", exit_code="1")
+        await asyncio.sleep(1)
+        await site.client.delete(RESOURCE_CLAIM, "lease-1", SPACE)
+        await asyncio.sleep(10)
+        pod = await site.pod()
+        assert restarts(pod) == 2
+        assert devices_of(pod) == ["h100-a/gpu-2"]
+
+    stories(story)
+
+
+def test_after_a_restart_it_goes_on_from_what_the_api_says(stories):
+    async def story(site):
+        await site.create("short", seconds="60")
+        await site.create("long", seconds="600")
+        await site.create("leaving", shutdown_seconds="20")
+        await asyncio.sleep(10)
+        await site.client.delete(POD, "leaving", SPACE, grace_seconds=30)
+        await site.kill()
+        await asyncio.sleep(300)
+        site.start()
+        await asyncio.sleep(1)
+        assert await site.phase("leaving") == "gone"
+        assert await site.phase("long") == "Running"
+        over = await site.pod("short")
+        assert over["status"]["phase"] == "Succeeded"
+        ran = state(over)["terminated"]
+        took = parse_rfc3339(ran["finishedAt"]) - parse_rfc3339(ran["startedAt"])
+        assert took == 60, "it ended when its time was over, not when that was noticed"
+        await asyncio.sleep(290)
+        assert await site.phase("long") == "Succeeded"
+
+    stories(story)
+
+
+def test_a_pod_that_takes_the_name_of_another_is_not_ended_for_it(stories):
+    async def story(site):
+        await site.create(seconds="10")
+        await asyncio.sleep(5)
+        await site.client.delete(POD, "train", SPACE, grace_seconds=0)
+        await site.create(seconds="10")
+        await asyncio.sleep(6)
+        assert await site.phase() == "Running"
+
+    stories(story)
