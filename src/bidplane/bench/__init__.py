@@ -1,0 +1,42 @@
+"""
+Figures anybody can print again: ours beside a peer's, from the same run.
+
+A benchmark is a module here with `run(*, quick, data) -> Report`; it is named below and
+imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Protocol
+
+from bidplane.bench.report import Report
+from bidplane.errors import UserError
+
+BENCHES = {
+    "market": "clear, price and place a round; welfare against the optimum",
+    "traces": "public workloads under every policy: completion time, value, packing",
+    "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
+}
+
+
+class Bench(Protocol):
+    def __call__(self, *, quick: bool, data: Path | None) -> Report: ...
+
+
+def find(name: str) -> Bench:
+    """The benchmark of that name; a name nobody has is refused with those there are."""
+    if name not in BENCHES:
+        raise UserError(f"there is no benchmark {name!r}: choose one of {', '.join(BENCHES)}")
+    path = f"bidplane.bench.{name}"
+    try:
+        run: Bench = importlib.import_module(path).run
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing == path:
+            raise UserError(f"the benchmark {name!r} is not part of this build") from None
+        raise UserError(
+            f"the benchmark {name!r} needs the Python package {missing!r}: install it"
+        ) from error
+    return run

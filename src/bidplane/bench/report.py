@@ -1,0 +1,175 @@
+"""
+What a benchmark says: how it was measured, and each figure beside its peer's.
+
+    from bidplane.bench.report import Report, at_most, less, more, ratio_at_least
+
+    less("clear 10k bids", "ms", 14.2, aim=at_most(20))
+    more("value", "credits", 91.0, peer=80.0, peer_name="FIFO", aim=ratio_at_least(1.0))
+
+A ratio above 1 means that we are better, whichever way the metric points.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+T = TypeVar("T")
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    metric: str
+    unit: str
+    ours: float
+    peer: float | None = None
+    peer_name: str | None = None
+    ratio: float | None = None  # above 1: ours is better; None without a peer
+    aim: str | None = None
+    met: bool = True  # also where there is no aim
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    how: str  # what was measured on what, and what --quick shrank
+    results: tuple[Result, ...]
+
+    @property
+    def is_met(self) -> bool:
+        return all(result.met for result in self.results)
+
+
+class Aim(NamedTuple):
+    text: str
+    holds: Callable[[float, float | None], bool]  # of ours, and the ratio
+
+
+def at_most(limit: float) -> Aim:
+    return Aim(f"≤ {limit:g}", lambda ours, _: ours <= limit)
+
+
+def at_least(limit: float) -> Aim:
+    return Aim(f"≥ {limit:g}", lambda ours, _: ours >= limit)
+
+
+def ratio_at_least(limit: float) -> Aim:
+    return Aim(f"ratio ≥ {limit:g}", lambda _, ratio: ratio is not None and ratio >= limit)
+
+
+def ratio_above(limit: float) -> Aim:
+    return Aim(f"ratio > {limit:g}", lambda _, ratio: ratio is not None and ratio > limit)
+
+
+def more(
+    metric: str,
+    unit: str,
+    ours: float,
+    *,
+    peer: float | None = None,
+    peer_name: str | None = None,
+    aim: Aim | None = None,
+) -> Result:
+    """A figure of which more is better."""
+    ratio = None if peer is None else _over(ours, peer)
+    return _result(metric, unit, ours, peer, peer_name, ratio, aim)
+
+
+def less(
+    metric: str,
+    unit: str,
+    ours: float,
+    *,
+    peer: float | None = None,
+    peer_name: str | None = None,
+    aim: Aim | None = None,
+) -> Result:
+    """A figure of which less is better."""
+    ratio = None if peer is None else _over(peer, ours)
+    return _result(metric, unit, ours, peer, peer_name, ratio, aim)
+
+
+def _over(above: float, below: float) -> float | None:
+    if below:
+        return above / below
+    return 1.0 if above == below else None  # JSON has no infinity
+
+
+def _result(
+    metric: str,
+    unit: str,
+    ours: float,
+    peer: float | None,
+    peer_name: str | None,
+    ratio: float | None,
+    aim: Aim | None,
+) -> Result:
+    if not math.isfinite(ours):
+        raise ValueError(f"{metric}: {ours} is not a figure")
+    # Nothing at all against something: no ratio can say it, and the aim is met.
+    unbounded = peer is not None and ratio is None
+    met = aim is None or aim.holds(ours, math.inf if unbounded else ratio)
+    return Result(
+        metric=metric,
+        unit=unit,
+        ours=ours,
+        peer=peer,
+        peer_name=peer_name,
+        ratio=ratio,
+        aim=aim.text if aim else None,
+        met=met,
+    )
+
+
+def print_report(report: Report, console: Console) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("metric", "unit", "ours", "peer", "", "ratio", "aim", ""):
+        right = column in ("ours", "peer", "ratio")
+        table.add_column(column, justify="right" if right else "left")
+    for result in report.results:
+        table.add_row(
+            result.metric,
+            result.unit,
+            _figure(result.ours),
+            _figure(result.peer),
+            result.peer_name or "",
+            "" if result.ratio is None else f"{result.ratio:.3f}",
+            result.aim or "",
+            "" if result.aim is None else "met" if result.met else "[red]missed[/red]",
+        )
+    console.print(f"[bold]{report.name}[/bold]  {report.how}")
+    console.print(table)
+
+
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
+    if value and abs(value) < 100:
+        return f"{value:.4g}"
+    return f"{value:,.0f}"
+
+
+def progress(what: str, items: Iterable[T], *, total: int | None = None) -> Iterator[T]:
+    """
+    Hand on `items`; once that has taken two seconds, say on standard error where it is.
+
+    Standard output stays the report's own.
+    """
+    began = told = time.monotonic()
+    for number, item in enumerate(items, start=1):
+        now = time.monotonic()
+        if now - told >= 2.0:
+            told = now
+            of = f" of {total}" if total else ""
+            print(f"{what}: {number}{of}, {now - began:.0f} s", file=sys.stderr, flush=True)
+        yield item
+
+
+def say(line: str) -> None:
+    """One line of progress, on standard error."""
+    print(line, file=sys.stderr, flush=True)
