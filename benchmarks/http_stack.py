@@ -1,7 +1,7 @@
 """
 Which HTTP stack a plane stands on: uvicorn, or a protocol of our own on httptools.
 
-    python benchmarks/http_stack.py            all of it, about two minutes
+    python benchmarks/http_stack.py            all of it, about three minutes
     python benchmarks/http_stack.py memory     planes only
 
 Both serve the same application with TLS, tokens, decoding, validation and durable group commit.
@@ -15,14 +15,16 @@ import asyncio
 import contextlib
 import os
 import resource
+import socket
 import ssl
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httptools
 import uvicorn
@@ -34,8 +36,10 @@ from bidplane.plane import Planes
 from bidplane.runtime.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 
-SECONDS = 4.0
-WRITES = 100
+SECONDS = 2.0
+ROUNDS = 5
+WRITES = 20  # each seen by every watcher
+SCENARIOS = (("creates", 8), ("creates", 32), ("reads", 8), ("reads", 32), ("events", 1000))
 _KEY = b"benchmark-key-benchmark-key-bench"
 _REASONS = {200: b"OK", 201: b"Created", 404: b"Not Found", 409: b"Conflict"}
 
@@ -264,29 +268,53 @@ async def _fan_out(port: int, token: str, watchers: int, writes: int) -> dict[st
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of processor time a process has used: what a busy machine does not distort."""
+    """Seconds of processor time a process has used: less distorted by neighbours than rates."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _load(port: int, folder: Path, pid: int) -> None:
-    token = (folder / "token").read_text()
-    client = Client(port, token)
-    await client.open()
-    await client.call("POST", _MAPS, b'{"metadata":{"name":"one"},"data":{"k":"v"}}')
-    for clients in (1, 8, 32):
-        for write in (True, False):
-            before = _cpu(pid)
-            found = await _rate(port, token, clients, write=write)
-            used = (_cpu(pid) - before) / (found["per_second"] * SECONDS)
-            found["server_cpu_us"] = round(used * 1e6)
-            print(f"  {'writes' if write else 'reads '}, {clients:2} clients", found)
-    for watchers in (100, 1000):
-        before = _cpu(pid)
-        found = await _fan_out(port, token, watchers, WRITES)
-        used = (_cpu(pid) - before) / (watchers * WRITES)
-        found["server_cpu_us_per_event"] = round(used * 1e6)  # handshakes included
-        print("  fan-out", found)
+class Side(NamedTuple):
+    stack: str
+    port: int
+    token: str
+    pid: int
+
+
+async def _measure(side: Side, clients: int, kind: str) -> tuple[float, float]:
+    """Requests (or events) per second, and the server's processor time for one, in µs."""
+    before = _cpu(side.pid)
+    if kind == "events":
+        found = await _fan_out(side.port, side.token, clients, WRITES)
+        rate, count = found["events_per_second"], clients * WRITES
+    else:
+        found = await _rate(side.port, side.token, clients, write=kind == "creates")
+        rate, count = found["per_second"], found["per_second"] * SECONDS
+    return rate, (_cpu(side.pid) - before) / count * 1e6
+
+
+async def _load(sides: list[Side]) -> None:
+    """
+    Each measurement on one side, then on the other, in turn and several times.
+
+    One side after the other would compare two moments of a shared machine, not two stacks.
+    """
+    for side in sides:
+        client = Client(side.port, side.token)
+        await client.open()
+        await client.call("POST", _MAPS, b'{"metadata":{"name":"one"},"data":{"k":"v"}}')
+    for kind, clients in SCENARIOS:
+        found: dict[str, list[tuple[float, float]]] = {side.stack: [] for side in sides}
+        for number in range(ROUNDS):
+            for side in sides if number % 2 else reversed(sides):
+                found[side.stack].append(await _measure(side, clients, kind))
+        for stack, results in found.items():
+            rates, costs = sorted(r for r, _ in results), sorted(c for _, c in results)
+            print(
+                f"{kind:8} {clients:5} {stack:8}"
+                f" {statistics.median(rates):7.0f}/s ({rates[0]:.0f}–{rates[-1]:.0f})"
+                f" {statistics.median(costs):5.0f} µs ({costs[0]:.0f}–{costs[-1]:.0f})",
+                flush=True,
+            )
 
 
 # Planes and memory.
@@ -321,11 +349,14 @@ def _server(stack: str, folder: Path, port: int) -> Iterator[int]:
             time.sleep(0.05)
         time.sleep(0.5)
         yield process.pid
-        usage = Path(f"/proc/{process.pid}/statm").read_text().split()[1]
-        print(f"  server memory {int(usage) * resource.getpagesize() >> 20} MiB")
     finally:
         process.terminate()
         process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def main() -> None:
@@ -341,13 +372,16 @@ def main() -> None:
             uvloop.run(_memory(Path(name), 1000))
         if what[0] != "all":
             return
-        for at, stack in enumerate(("uvicorn", "raw")):
-            folder = Path(name) / stack
-            folder.mkdir()
-            Authority(folder).issue_server("server")
-            print(stack)
-            with _server(stack, folder, 17443 + at) as pid:
-                uvloop.run(_load(17443 + at, folder, pid))
+        with contextlib.ExitStack() as running:
+            sides = []
+            for stack in ("uvicorn", "raw"):
+                folder = Path(name) / stack
+                folder.mkdir()
+                Authority(folder).issue_server("server")
+                port = _free_port()
+                pid = running.enter_context(_server(stack, folder, port))
+                sides.append(Side(stack, port, (folder / "token").read_text(), pid))
+            uvloop.run(_load(sides))
 
 
 if __name__ == "__main__":
