@@ -39,8 +39,8 @@ kubectl: setup
 	@$(BIN)/python -m bidplane.testing.rig build --only kubectl || echo "going on without: tests that need kubectl are skipped"
 
 lint: setup
-	@$(BIN)/ruff check src tests
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff check src tests benchmarks rig
+	@$(BIN)/ruff format --check src tests benchmarks rig
 
 types: setup
 	@$(BIN)/mypy
@@ -49,8 +49,8 @@ layers: setup
 	@$(BIN)/lint-imports --no-logo
 
 format: setup ## format the code
-	@$(BIN)/ruff check --fix-only --quiet src tests
-	@$(BIN)/ruff format --quiet src tests
+	@$(BIN)/ruff check --fix-only --quiet src tests benchmarks rig
+	@$(BIN)/ruff format --quiet src tests benchmarks rig
 
 lock: setup ## resolve the dependencies anew (versions at least a week old)
 	@$(BIN)/pip install --quiet uv

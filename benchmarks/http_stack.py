@@ -127,7 +127,9 @@ class Raw(asyncio.Protocol):
 
 async def _serve(stack: str, folder: Path, port: int) -> None:
     tokens = Tokens(_KEY)
-    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens, crds=crds.all_crds())
+    planes = Planes(
+        folder / "planes", clock=SystemClock(), tokens=tokens, crds=lambda plane: crds.all_crds()
+    )
     uid = await planes.create("bench")
     who = Identity(plane="bench", uid=uid, user="bench", expires=int(time.time()) + 3600)
     (folder / "token").write_text(tokens.issue(who))
@@ -322,7 +324,9 @@ async def _load(sides: list[Side]) -> None:
 
 async def _memory(folder: Path, count: int) -> None:
     tokens = Tokens(_KEY)
-    planes = Planes(folder / "many", clock=SystemClock(), tokens=tokens, crds=crds.all_crds())
+    planes = Planes(
+        folder / "many", clock=SystemClock(), tokens=tokens, crds=lambda plane: crds.all_crds()
+    )
     await planes.create("first")
     before, start = _rss(), time.perf_counter()
     for number in range(count):

@@ -29,7 +29,9 @@ current-context: plane
 async def main(folder: Path) -> None:
     certificate, key = Authority(folder).issue_server("plane")
     tokens = Tokens(b"only for tests, only for tests..")
-    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens, crds=crds.all_crds())
+    planes = Planes(
+        folder / "planes", clock=SystemClock(), tokens=tokens, crds=lambda plane: crds.all_crds()
+    )
     uid = await planes.create("agent")
     who = Identity(plane="agent", uid=uid, user="agent", expires=int(time.time()) + 3600)
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)

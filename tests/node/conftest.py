@@ -32,7 +32,7 @@ class Site:
             folder,
             clock=self.clock,
             tokens=self.tokens,
-            crds=all_crds(),
+            crds=lambda plane: all_crds(),
             durable=False,
             inline=True,
             dice=random.Random(1),

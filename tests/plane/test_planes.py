@@ -29,7 +29,7 @@ def _planes(root: Path, **options: Any) -> Planes:
 
 def test_a_plane_is_born_with_the_usual_things(tmp_path: Path) -> None:
     async def story() -> None:
-        planes = _planes(tmp_path, crds=crds.all_crds(), inline=True)
+        planes = _planes(tmp_path, crds=lambda plane: crds.all_crds(), inline=True)
         uid = await planes.create("a")
         assert await planes.create("a") == uid == planes.uid("a")
         client = planes.client("a")

@@ -57,7 +57,9 @@ async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, P
     for crd in all_crds():
         with suppress(AlreadyExists):
             await host.create(CRD, crd)
-    planes = Planes(folder / "planes", clock=clock, tokens=tokens, crds=all_crds(), admit=admit)
+    planes = Planes(
+        folder / "planes", clock=clock, tokens=tokens, crds=lambda plane: all_crds(), admit=admit
+    )
     ledger = Ledger.open(folder / "ledger.db")
     await offer(host, FLEET)
     driver = EmbeddedDriver(planes, "https://127.0.0.1")

@@ -39,8 +39,13 @@ Column = tuple[str, str, str, int]  # name, type, JSON path, priority
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
 
 
+def for_agents() -> list[dict[str, Any]]:
+    """What an agent's plane knows of us: the rest does not exist for it."""
+    return [crd for crd in all_crds() if crd["spec"]["names"]["kind"] in ("Bid", "GPULease")]
+
+
 def all_crds() -> list[dict[str, Any]]:
-    """Every CRD, in the order to install them."""
+    """Every CRD, in the order to install them: what a host needs."""
     return [
         _crd(
             kinds.AGENT,

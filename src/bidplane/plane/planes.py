@@ -11,7 +11,7 @@ import asyncio
 import random
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ class Planes:
         *,
         clock: Clock,
         tokens: Tokens,
-        crds: Sequence[dict[str, Any]] = (),
+        crds: Callable[[str], Sequence[dict[str, Any]]] = lambda plane: (),
         admit: Admit | None = None,
         pod_logs: PodLogs | None = None,
         durable: bool = True,
@@ -92,7 +92,7 @@ class Planes:
                 journal = Journal(folder / FILE, durable=self._durable)
             plane, keeper = self._opened(name, journal, uid)
             fresh = plane.store.journal.fact("ready") is None
-            await seed(plane, self._crds)
+            await seed(plane, self._crds(name))
             if fresh:
                 plane.store.forget_history()
                 plane.store.journal.remember("ready", "yes")

@@ -20,7 +20,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from bidplane.api.crds import all_crds
 from bidplane.api.kinds import Kind
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import Unavailable
@@ -35,7 +34,7 @@ from bidplane.runtime.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import run_nodes
-from bidplane.wiring.server import admit, prepare_host
+from bidplane.wiring.server import admit, crds_for, prepare_host
 
 T = TypeVar("T")
 
@@ -86,7 +85,7 @@ class World:
                     self._folder / "planes",
                     clock=self.clock,
                     tokens=self._tokens,
-                    crds=all_crds(),
+                    crds=crds_for,
                     admit=admit,
                     durable=False,
                     inline=True,

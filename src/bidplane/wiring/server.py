@@ -7,8 +7,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextlib import suppress
+from typing import Any
 
-from bidplane.api.crds import all_crds
+from bidplane.api.crds import all_crds, for_agents
 from bidplane.api.kinds import DEVICE_CLASS, POOL, Kind
 from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
 from bidplane.core import asks
@@ -32,6 +33,10 @@ from bidplane.wiring.controllers import Controllers
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
     """What a plane refuses beyond Kubernetes' own rules: asks that cannot be read."""
     return asks.problems(kind, new)
+
+
+def crds_for(plane: str) -> list[dict[str, Any]]:
+    return all_crds() if plane == HOST_PLANE else for_agents()
 
 
 async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
@@ -93,7 +98,7 @@ async def run_server(
         installation.planes,
         clock=clock,
         tokens=tokens,
-        crds=all_crds(),
+        crds=crds_for,
         admit=admit,
         pod_logs=logs,
     )
