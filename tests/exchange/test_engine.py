@@ -108,6 +108,47 @@ def test_the_story_of_trainer_and_chat(market: Market) -> None:
         assert found.balance == market.balance(name)
 
 
+def test_displacing_leaves_the_fund_as_full_as_it_was(market: Market) -> None:
+    def fund() -> int:
+        account = market.ledger.account("fund/h100")
+        assert account is not None
+        return account.posted
+
+    rich = (agent("trainer", refill=10_000), agent("chat", refill=10_000))
+    market.round(bid("b0", "trainer", 4, PRICE), agents=rich)
+    market.claim("b0")
+    for n in range(1, 8):  # each displaces the one before, at twice its price
+        market.round(after=59)
+        full = fund()
+        name = ("trainer", "chat")[n % 2]
+        report = market.round(bid(f"b{n}", name, 4, 2**n * PRICE))
+        gone = market.lease(f"b{n - 1}")
+        assert [d.lease for d in report.result.displaced] == [gone.id], report.bids[f"b{n}"]
+        assert gone.compensation > 0
+        assert fund() >= full
+        # What was paid ahead is rent: the first seconds of the preemptor cost nothing more.
+        new = market.lease(f"b{n}")
+        assert new.charged == gone.compensation == -new.meter(0).balance
+        market.leave(f"b{n - 1}")
+        market.claim(f"b{n}")
+        assert market.lease(f"b{n}").phase is Phase.ACTIVE
+
+
+def test_rent_paid_ahead_is_used_up_before_any_other(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    market.round(bid("b2", "chat", 4, 2 * PRICE), after=60)
+    ahead = market.lease("b2").charged
+    market.leave("b1")
+    market.claim("b2")
+    before = market.balance("chat")
+    market.leave("b2", after=100)
+    chat = market.lease("b2")
+    assert before - market.balance("chat") == chat.charged - ahead
+    # The whole of it: 100 s of 4 GPUs at no more than the price it won at.
+    assert 0 < ahead < chat.charged <= 400 * chat.win_price // 3600 + 1
+
+
 def test_a_displaced_agent_does_not_displace_its_displacer(market: Market) -> None:
     market.round(bid("b1", "trainer", 4, PRICE))
     market.claim("b1")

@@ -44,13 +44,15 @@ class MortalStore(SqliteStore):
 
     writes_left = -1
 
-    def insert(self, table: Table[Any], record: Any) -> None:
-        self._count()
-        super().insert(table, record)
+    def insert(self, table: Table[Any], *records: Any) -> None:
+        for record in records:
+            self._count()
+            super().insert(table, record)
 
-    def update(self, table: Table[Any], record: Any) -> None:
-        self._count()
-        super().update(table, record)
+    def update(self, table: Table[Any], *records: Any) -> None:
+        for record in records:
+            self._count()
+            super().update(table, record)
 
     def _count(self) -> None:
         if self.writes_left == 0:
@@ -212,7 +214,8 @@ class ExchangeMachine(RuleBasedStateMachine):
             rent = sum(t.amount for t in mine if t.kind is TransferKind.RENT)
             levy = sum(t.amount for t in mine if t.kind is TransferKind.LEVY)
             back = sum(t.amount for t in mine if t.kind is TransferKind.COMPENSATION)
-            assert rent + levy == lease.charged
+            ahead = sum(t.amount for t in mine if t.kind is TransferKind.PREEMPTION)
+            assert rent + levy + ahead == lease.charged
             assert back == lease.compensation <= lease.charged
             end = min(t for t in (lease.released_at, lease.reclaim_at, 10**15) if t)
             seconds = -(-(end - lease.active_at) // 1000) if lease.active_at else 0
@@ -220,6 +223,18 @@ class ExchangeMachine(RuleBasedStateMachine):
             assert lease.charged <= max(lease.minimum, most)
             if lease.phase is Phase.RELEASED:
                 assert lease.charged >= min(lease.minimum, cost(lease.max_price, lease.gpus, 10))
+
+    @invariant()
+    def a_fund_is_never_less_than_its_owner_and_the_levies_made_it(self) -> None:
+        transfers = self.store.find(TRANSFER)
+        for fund in (a for a in self.ledger.accounts() if a.kind == "fund"):
+            came = [t for t in transfers if t.credit == fund.id]
+            went = [t for t in transfers if t.debit == fund.id]
+            ahead = sum(t.amount for t in came if t.kind is TransferKind.PREEMPTION)
+            levies = sum(t.amount for t in came if t.kind is TransferKind.LEVY)
+            assert {t.kind for t in went} <= {TransferKind.COMPENSATION}
+            assert sum(t.amount for t in went) == ahead, "displacing drains the fund"
+            assert fund.posted == fund.seeded + levies
 
     @invariant()
     def what_runs_is_held_for(self) -> None:

@@ -245,7 +245,7 @@ def test_what_is_told_once_is_not_told_again(tmp_path: Path) -> None:
         stage.bid("chat", "answer", 4, "1.00")
         await stage.second()
         stage.claim("trainer", "train")
-        for _ in range(15):
+        for _ in range(30):
             await stage.second()
         writes = stage.host.writes
         for _ in range(10):

@@ -132,14 +132,17 @@ def _round_input(commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]) -> 
     for item in stock:
         pool = item.pool
         terms = pool.terms
+        price = _price(commit, item)
         wallets.seed_fund(
             commit,
             pool=pool.name,
             wanted=preemption.seed(
-                pool.floor, item.devices, terms.notice_seconds, terms.restart_seconds
+                preemption.seed_price(pool.floor, price.base),
+                item.devices,
+                terms.notice_seconds,
+                terms.restart_seconds,
             ),
         )
-        price = _price(commit, item)
         fund = commit.account(fund_of(pool.name))
         lots.append(
             Lot(

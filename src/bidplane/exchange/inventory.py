@@ -91,7 +91,7 @@ def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> 
                     gpus=lease.gpus,
                     notice_seconds=lease.notice_seconds,
                     restart_seconds=lease.restart_seconds,
-                    paid=lease.charged + lease.meter(at).due,
+                    paid=lease.charged + lease.meter(at).balance,
                 ),
                 tie=lease.won_at // 1000,  # before any bid's: see `Engine`
             )

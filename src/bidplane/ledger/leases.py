@@ -65,7 +65,12 @@ def win(
     owed: int,
     waits_for: tuple[str, ...],
 ) -> Lease:
-    """A new lease, its hold opened. It is ready once all of `waits_for` have left."""
+    """
+    A new lease, its hold opened. It is ready once all of `waits_for` have left.
+
+    What it owes to those it displaces is rent paid ahead, into the fund that compensates
+    them: so the fund is as full after a round as before it, whoever displaced whom.
+    """
     gpus = len(devices)
     lease = Lease(
         id=lease_id(winner.bid_uid),
@@ -79,12 +84,23 @@ def win(
         win_base=base,
         price=price,
         minimum=max(owed, cost(price, gpus, MINIMUM_SECONDS)),
+        metered=Meter.prepaid(owed).metered,
+        charged=owed,
         ready=not waits_for,
         waits_for=waits_for,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
-    lease = _open_hold(commit, lease, hold_for(max_price, gpus, terms))
+    if owed:
+        commit.transfer(
+            f"preemption/{lease.id}",
+            TransferKind.PREEMPTION,
+            debit=lease.wallet,
+            credit=fund_of(pool),
+            amount=owed,
+            lease=lease.id,
+        )
+    lease = _open_hold(commit, lease, hold_for(max_price, gpus, terms) - owed)
     commit.add_lease(lease)
     return lease
 
@@ -117,7 +133,7 @@ def needs_settling(commit: Commit, lease: Lease) -> bool:
     """At each epoch's end, and before its hold is too small for the rent of a notice."""
     if lease.phase is not Phase.ACTIVE:
         return False
-    left = commit.hold(lease.hold).amount - lease.meter(commit.at).due
+    left = commit.hold(lease.hold).amount - lease.meter(commit.at).balance
     least = cost(lease.max_price, lease.gpus, reserve_seconds(lease.notice_seconds))
     return left < least or commit.at >= lease.settled_at + 1000 * lease.epoch_seconds
 
@@ -126,7 +142,8 @@ def settle(commit: Commit, id: str) -> bool:
     """Bill what was used and hold the next epoch; False if the wallet cannot cover it."""
     lease, left = _bill(commit, _lease(commit, id))
     terms = Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
-    wanted = hold_for(lease.max_price, lease.gpus, terms)
+    ahead = max(0, -lease.meter(commit.at).balance)  # paid already: need not be held again
+    wanted = max(0, hold_for(lease.max_price, lease.gpus, terms) - ahead)
     wallet = commit.account(lease.wallet)
     funded = wallet is not None and wallet.available >= wanted
     # Unfunded, it drains on what was already held.

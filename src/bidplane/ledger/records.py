@@ -27,6 +27,7 @@ class TransferKind(enum.StrEnum):
     FUND = "fund"  # mint → wallet, by the owner's hand
     RENT = "rent"  # wallet → revenue
     LEVY = "levy"  # wallet → the pool's fund, a part of every rent
+    PREEMPTION = "preemption"  # wallet of a preemptor → the pool's fund, before its first rent
     COMPENSATION = "compensation"  # the pool's fund → wallet of a displaced lease
     SEED = "seed"  # mint → a pool's fund
     CLOSE = "close"  # wallet → mint, what an agent leaves behind

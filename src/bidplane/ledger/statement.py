@@ -66,6 +66,8 @@ def _text(transfer: Transfer) -> str:
             return f"rent of lease-{transfer.lease}"
         case TransferKind.LEVY:
             return f"levy on the rent of lease-{transfer.lease}, for compensations"
+        case TransferKind.PREEMPTION:
+            return f"paid ahead for lease-{transfer.lease}: what those it displaced are owed"
         case TransferKind.COMPENSATION:
             return f"compensation: lease-{transfer.lease} was outbid"
         case TransferKind.CLOSE:

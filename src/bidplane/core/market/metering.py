@@ -19,7 +19,7 @@ REPRICE_PART = 32
 
 
 class Meter(NamedTuple):
-    metered: int  # price × GPUs × seconds since the last bill; may carry a little credit
+    metered: int  # price × GPUs × seconds since the last bill; below zero: paid ahead
     until: int  # milliseconds: time up to here is counted
 
     def run(self, to: int, *, price: int, gpus: int) -> Meter:
@@ -27,10 +27,19 @@ class Meter(NamedTuple):
         seconds = max(0, -(-(to - self.until) // 1000))
         return Meter(self.metered + price * gpus * seconds, self.until + 1000 * seconds)
 
+    @classmethod
+    def prepaid(cls, amount: int) -> Meter:
+        """A meter that has not started, with `amount` micro-credits paid ahead."""
+        return cls(-amount * SECONDS_PER_HOUR, 0)
+
+    @property
+    def balance(self) -> int:
+        """Micro-credits owed, rounded up; below zero, what is still paid ahead."""
+        return -(-self.metered // SECONDS_PER_HOUR)
+
     @property
     def due(self) -> int:
-        """Micro-credits, rounded up."""
-        return max(0, -(-self.metered // SECONDS_PER_HOUR))
+        return max(0, self.balance)
 
     def billed(self) -> Meter:
         """After `due` was billed. What rounding took too much is carried as credit."""

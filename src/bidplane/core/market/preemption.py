@@ -2,8 +2,10 @@
 Running leases are contestable, not fragile.
 
 A running lease ranks above its bid by what its restart would cost, so that only a bid
-that is worth the interruption displaces it. What it then loses is paid back, from a
-fund that a levy on every rent feeds, and whoever displaced it owes at least that much.
+that is worth the interruption displaces it. What it then loses is paid back at once,
+from the pool's fund, and whoever displaced it pays as much into the fund in the same
+commit, as rent ahead of its first second. So the fund revolves: displacing never
+shrinks it, and a levy on every rent lets it grow with the prices it must cover.
 """
 
 from __future__ import annotations
@@ -49,12 +51,23 @@ def levy(rent: int) -> int:
     return rent * LEVY_PERCENT // 100
 
 
-def seed(floor_price: int, devices: int, notice_seconds: int, restart_seconds: int) -> int:
+def seed(price: int, devices: int, notice_seconds: int, restart_seconds: int) -> int:
     """
-    What the owner puts into a new pool's fund: every lease displaced once, at the floor
-    price. With an empty fund the first leases could not be displaced at any price.
+    What the owner puts into a pool's fund: every lease displaced once, at `price`. With
+    an empty fund the first leases could not be displaced at any price.
     """
-    return cost(floor_price, devices, notice_seconds + restart_seconds)
+    return cost(price, devices, notice_seconds + restart_seconds)
+
+
+def seed_price(floor: int, base: int) -> int:
+    """
+    The price a fund is seeded for: the floor, doubled until it is what the pool sells at.
+    In steps, so that a price that drifts is not a transfer each second. No agent can draw
+    the seed out: what the fund pays for a displaced lease, its preemptor has paid in.
+    """
+    while floor < base:
+        floor *= 2
+    return floor
 
 
 def protected_by_fund(incumbents: Iterable[Incumbent], fund: int) -> set[str]:
