@@ -11,13 +11,14 @@ from bidplane.core.market import (
     Ask,
     Domain,
     Incumbent,
+    Lost,
     Lot,
     RoundInput,
     RoundResult,
     block_size,
     clear_round,
 )
-from bidplane.core.market.explain import explain
+from bidplane.core.market.explain import explain, explain_win
 
 from .market import rounds
 
@@ -247,6 +248,12 @@ def test_refusals_have_names() -> None:
     }
     assert {loss.ask: loss.short for loss in result.lost if loss.short} == {"poor": 1}
     assert {loss.ask: loss.price_to_win for loss in result.lost}["low"] == 100
+
+
+def test_one_gpu_is_not_several() -> None:
+    alone = Lost(ask="b", reason=BidReason.NO_FREE_BLOCK, lot="h100", price=1, gpus=1)
+    assert "no block of 1 GPU in h100" in explain(alone)
+    assert explain_win(1, 1, 100_000, "h100") == "won 1 GPU in h100 at 0.10 per GPU-hour"
 
 
 def test_a_loser_is_told_what_would_have_won() -> None:

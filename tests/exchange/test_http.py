@@ -11,6 +11,8 @@ import msgspec
 import pytest
 
 from bidplane.api import exchange as api
+from bidplane.api.money import parse_credits
+from bidplane.core.market import RoundInput, clear_round
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.snapshot import Snapshot
@@ -269,3 +271,34 @@ def test_a_new_wallet_of_an_old_name_is_the_one_that_is_shown(site: Site) -> Non
         wallets.open_wallet(commit, uid="new", name="chat", owner="chat")
     body = site.ask("host", "wallets/chat")[1]
     assert msgspec.json.decode(body, type=api.Wallet).state == "Open"
+
+
+def test_a_saved_round_is_the_owners_and_clears_again_to_the_same(site: Site) -> None:
+    code, answer = site.ask("host", "rounds/1")
+    record = msgspec.json.decode(answer, type=api.RoundRecord)
+    assert (code, record.number) == (200, 1)
+    again = clear_round(msgspec.json.decode(record.input, type=RoundInput))
+    assert msgspec.json.encode(again) == bytes(record.result)
+    assert refusal(site.ask("trainer", "rounds/1"))[:2] == (403, "Forbidden")
+    assert refusal(site.ask("host", "rounds/99"))[0] == 404
+    assert refusal(site.ask("host", "rounds/0"))[0] == 404
+    assert refusal(site.ask("host", "rounds/one"))[0] == 400
+
+
+def test_why_a_bid_won_or_lost_is_told_to_its_agent_and_to_owners(site: Site) -> None:
+    def explain(who: str, uid: str) -> api.Explanation:
+        code, answer = site.ask(who, f"bids/{uid}/explain")
+        assert code == 200
+        return msgspec.json.decode(answer, type=api.Explanation)
+
+    lost = explain("chat", "b2")
+    assert (lost.event, lost.reason, lost.offer) == ("Lost", "Outbid", "1.80")
+    assert lost.message == f"1.80 was not enough; {lost.price_to_win} would have won"
+    # Four GPUs for an hour, at the least that would have won.
+    assert parse_credits(lost.cost_per_hour) == 4 * parse_credits(lost.price_to_win)
+    won = explain("host", "b1")
+    assert (won.event, won.gpus_sold, won.round) == ("Won", 4, 1)
+    assert won.lease == f"lease-{lease_id('b1')}"
+    assert won.message == f"won 4 GPUs in h100 at {won.price} per GPU-hour"
+    assert refusal(site.ask("chat", "bids/b1/explain"))[0] == 404
+    assert refusal(site.ask("host", "bids/b9/explain"))[0] == 404

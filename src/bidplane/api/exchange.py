@@ -4,6 +4,8 @@ people write them: credits, and credits per GPU-hour.
 
     GET  prices                        Prices            anybody with a token
     GET  rounds?after=N&follow=true    Round per line    an agent sees its own outcomes
+    GET  rounds/N                      RoundRecord       owners: input and result as saved
+    GET  bids/UID/explain              Explanation       the agent itself, owners
     GET  wallets/NAME                  Wallet            the agent itself, owners
     GET  wallets/NAME/statement        Statement         the agent itself, owners
     POST wallets/NAME/fund             FundRequest → Wallet     owners
@@ -53,6 +55,38 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pools: list[PoolPrice]
     outcomes: list[Outcome]
     bids: int  # how many took part, everybody's
+
+
+class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """
+    A round as it was saved: `core.market.RoundInput` and `RoundResult` in JSON, to the
+    byte. Clearing the input again gives the result again.
+    """
+
+    number: int
+    at: str
+    input: msgspec.Raw
+    result: msgspec.Raw
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Why a bid won or lost the last recorded round it took part in."""
+
+    bid: str  # its uid
+    agent: str
+    event: str  # Won | Lost
+    reason: str  # a BidReason
+    message: str  # one sentence
+    round: int
+    at: str
+    pool: str = ""
+    gpus_asked: int = 0
+    gpus_sold: int = 0  # the block it was, or would have been, sold
+    offer: str = ""  # credits per GPU-hour
+    price: str = ""  # what it won at
+    price_to_win: str = ""  # "" when it won, and when no price would have won
+    cost_per_hour: str = ""  # of the whole block, at the price it won at or would have won at
+    lease: str = ""
 
 
 class Wallet(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -97,6 +97,10 @@ class ExchangeApp:
         match method, parts:
             case "GET", ["prices"]:
                 return views.prices(self._ledger, self._news.lots)
+            case "GET", ["rounds", number]:
+                return self._round(who, number)
+            case "GET", ["bids", uid, "explain"]:
+                return self._explain(who, uid)
             case "GET", ["leases"]:
                 return self._leases(who)
             case "GET", ["wallets", name]:
@@ -105,7 +109,7 @@ class ExchangeApp:
                 return self._statement(self._wallet(who, name))
             case "POST", ["wallets", name, "fund"]:
                 return self._fund(who, name, body)
-            case _, ["prices"] | ["leases"] | ["rounds"] | ["wallets", _]:
+            case _, ["prices"] | ["leases"] | ["rounds"] | ["rounds", _] | ["wallets", _]:
                 raise Refusal(405, "MethodNotAllowed", f"{method} is not served here")
             case _:
                 raise _not_found("/".join(parts))
@@ -177,6 +181,26 @@ class ExchangeApp:
         if not who.is_owner:
             found = [lease for lease in found if lease.wallet == wallet_of(who.uid)]
         return api.Leases(leases=[views.lease_view(lease, self._now) for lease in found])
+
+    def _round(self, who: Identity, text: str) -> api.RoundRecord:
+        """Everybody's offers are in it, so it is for owners."""
+        if not who.is_owner:
+            message = "only an owner may read a whole round; your own outcomes are at rounds?after="
+            raise Refusal(403, "Forbidden", message)
+        if not text.isdigit():
+            raise Refusal(400, "BadRequest", f"{text!r} is not the number of a round")
+        found = self._ledger.rounds_after(int(text) - 1, limit=1)
+        if not found or found[0].number != int(text):
+            last = self._ledger.last_round
+            raise Refusal(404, "NotFound", f"there is no round {text}; the last is {last}")
+        return views.round_record(found[0])
+
+    def _explain(self, who: Identity, uid: str) -> api.Explanation:
+        found = views.explanation(self._ledger, uid, agent=None if who.is_owner else who.plane)
+        if found is None:
+            message = f"no recent round had a bid with the uid {uid!r}; its status may say more"
+            raise Refusal(404, "NotFound", message)
+        return found
 
     async def _rounds(self, who: Identity, scope: Scope, receive: Receive, send: Send) -> None:
         """One round per line; with `follow`, new ones as they happen."""

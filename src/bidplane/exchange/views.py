@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from bidplane.api import exchange as api
+from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
-from bidplane.core.market import LotResult, RoundInput, RoundResult
+from bidplane.core.market import Ask, LotResult, RoundInput, RoundResult
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.snapshot import lease_name
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.records import Account, Lease, Round
+from bidplane.ledger.records import Account, Lease, Round, lease_id
 from bidplane.ledger.statement import Statement
 from bidplane.machinery.clock import rfc3339
 
@@ -49,6 +52,82 @@ def round_view(record: Round, *, agent: str | None) -> api.Round:
         pools=[_pool_price(lot) for lot in result.lots],
         outcomes=[o for o in outcomes if agent is None or o.agent == agent],
         bids=len(given.asks),
+    )
+
+
+def round_record(record: Round) -> api.RoundRecord:
+    return api.RoundRecord(
+        number=record.number,
+        at=stamp(record.at),
+        input=msgspec.Raw(record.input),
+        result=msgspec.Raw(record.result),
+    )
+
+
+# How far back a bid's round is looked for. A round is recorded when it changed something,
+# so a standing bid is in one of the last; the limit keeps one question from being a day's.
+ROUNDS_BACK = 2000
+
+
+def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanation | None:
+    """Why the bid won or lost, to `agent` (None may see all); None if no round knows it."""
+    lease = ledger.lease_of_bid(uid)
+    needle = msgspec.json.encode(uid)
+    for record in _rounds_back(ledger):
+        if lease is not None and record.at != lease.won_at:
+            continue  # a bid wins once: only that round explains it
+        if needle not in record.input:
+            continue
+        given = msgspec.json.decode(record.input, type=RoundInput)
+        ask = next((ask for ask in given.asks if ask.id == uid), None)
+        if ask is not None:
+            if agent is not None and ask.agent != agent:
+                return None
+            return _explained(record, ask, msgspec.json.decode(record.result, type=RoundResult))
+    return None
+
+
+def _rounds_back(ledger: Ledger, chunk: int = 50) -> Iterator[Round]:
+    last = ledger.last_round
+    for top in range(last, max(0, last - ROUNDS_BACK), -chunk):
+        first = max(0, top - chunk)
+        yield from reversed(ledger.rounds_after(first, limit=top - first))
+
+
+def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
+    won = next((win for win in result.won if win.ask == ask.id), None)
+    known = api.Explanation(
+        bid=ask.id,
+        agent=ask.agent,
+        event="Won",
+        reason=BidReason.WON.value,
+        message="",
+        round=record.number,
+        at=stamp(record.at),
+        gpus_asked=ask.gpus,
+        offer=format_credits(ask.price),
+    )
+    if won is not None:
+        return msgspec.structs.replace(
+            known,
+            message=explain_win(ask.gpus, won.gpus, won.price, won.lot),
+            pool=won.lot,
+            gpus_sold=won.gpus,
+            price=format_credits(won.price),
+            cost_per_hour=format_credits(won.price * won.gpus),
+            lease=lease_name(lease_id(ask.id)),
+        )
+    loss = next(loss for loss in result.lost if loss.ask == ask.id)
+    to_win = loss.price_to_win
+    return msgspec.structs.replace(
+        known,
+        event="Lost",
+        reason=loss.reason.value,
+        message=explain(loss),
+        pool=loss.lot,
+        gpus_sold=loss.gpus,
+        price_to_win="" if to_win is None else format_credits(to_win),
+        cost_per_hour="" if to_win is None else format_credits(to_win * loss.gpus),
     )
 
 

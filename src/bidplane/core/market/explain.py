@@ -18,11 +18,11 @@ def explain(loss: Lost) -> str:
         case BidReason.BELOW_RESERVE:
             return (
                 f"{offered} is below what {loss.lot} sells for, and no price would have won now:"
-                f" no block of {loss.gpus} can be freed"
+                f" no block of {_gpus(loss.gpus)} can be freed"
             )
         case BidReason.NO_FREE_BLOCK:
             return (
-                f"no price would have won now: no block of {loss.gpus} GPUs in {loss.lot} is free"
+                f"no price would have won now: no block of {_gpus(loss.gpus)} in {loss.lot} is free"
                 " or can be freed; the bid stands"
             )
         case BidReason.WALLET_TOO_SMALL:
@@ -45,4 +45,8 @@ def explain(loss: Lost) -> str:
 
 def explain_win(gpus_asked: int, gpus_sold: int, price: int, lot: str) -> str:
     surplus = f" (asked for {gpus_asked})" if gpus_sold != gpus_asked else ""
-    return f"won {gpus_sold} GPUs{surplus} in {lot} at {format_credits(price)} per GPU-hour"
+    return f"won {_gpus(gpus_sold)}{surplus} in {lot} at {format_credits(price)} per GPU-hour"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
