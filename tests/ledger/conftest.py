@@ -5,25 +5,55 @@ database joins by one more entry in STORES.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from bidplane.bench import postgres
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.store import SqliteStore, Store
+from bidplane.ledger.store import Store
+from bidplane.ledger.stores import open_store
 
-STORES: dict[str, Callable[[Path], Store]] = {
-    "sqlite": lambda folder: SqliteStore(folder / "ledger.db", durable=False),
-}
+STORES = ("sqlite", "postgres")
+_numbers = itertools.count(1)
+
+Place = Path | str
 
 
-@pytest.fixture(params=sorted(STORES))
-def fresh(
+@pytest.fixture(scope="session")
+def server() -> Iterator[postgres.Server]:
+    """A PostgreSQL of our own; tests that need it are skipped, with the reason, without."""
+    with ExitStack() as stack:
+        try:
+            running = stack.enter_context(postgres.Server(durable=False))
+        except postgres.NoPostgres as error:
+            pytest.skip(str(error))
+        yield running
+
+
+@pytest.fixture(params=STORES)
+def new_place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[], Store]:
+) -> Callable[[], Place]:
+    """Names a place where there is no ledger yet, each time."""
+    if request.param == "sqlite":
+        return lambda: tmp_path_factory.mktemp("ledger") / "ledger.db"
+    server: postgres.Server = request.getfixturevalue("server")
+    return lambda: server.dsn(f"ledger_{next(_numbers)}")
+
+
+@pytest.fixture
+def place(new_place: Callable[[], Place]) -> Place:
+    return new_place()
+
+
+@pytest.fixture
+def fresh(new_place: Callable[[], Place]) -> Callable[[], Store]:
     """Makes an empty store each time: for tests that try many examples."""
-    return lambda: STORES[request.param](tmp_path_factory.mktemp("ledger"))
+    return lambda: open_store(new_place(), durable=False)
 
 
 @pytest.fixture

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import apsw
+import psycopg
 import pytest
 
+from bidplane.bench.postgres import Server
 from bidplane.core.lease import Event
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger, leases, verify, wallets
 from bidplane.ledger.records import lease_id
 
+from .conftest import Place
 from .words import open_wallet, win
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """A small ledger with a bit of everything in it."""
-    path = tmp_path / "ledger.db"
+def path(place: Place) -> Place:
+    """A small ledger with a bit of everything in it, in each database."""
+    path = place
     ledger = Ledger.open(path)
     open_wallet(ledger)
     with ledger.commit(1000) as commit:
@@ -33,7 +37,12 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def tamper(path: Path, sql: str) -> None:
+def tamper(path: Place, sql: str) -> None:
+    if isinstance(path, str):
+        with psycopg.connect(path, autocommit=True) as postgres:
+            postgres.execute("DROP TRIGGER transfer_is_append_only ON transfer")
+            postgres.execute(re.sub(r"x'(\w+)'", r"'\\x\1'::bytea", sql))
+        return
     connection = apsw.Connection(str(path))
     connection.execute("DROP TRIGGER transfer_is_append_only")
     connection.execute("DROP TRIGGER transfer_is_never_deleted")
@@ -41,13 +50,13 @@ def tamper(path: Path, sql: str) -> None:
     connection.close()
 
 
-def test_a_sound_ledger_is_sound(path: Path) -> None:
+def test_a_sound_ledger_is_sound(path: Place) -> None:
     report = verify(path)
     assert report.is_sound, report.problem
     assert (report.commits, report.accounts, report.leases, report.transfers) == (4, 4, 2, 5)
 
 
-def test_it_can_be_verified_while_it_is_written(path: Path) -> None:
+def test_it_can_be_verified_while_it_is_written(path: Place) -> None:
     ledger = Ledger.open(path)
     with ledger.commit(40_000) as commit:
         wallets.fund(commit, uid="u1", amount=5, key="even more")
@@ -97,16 +106,16 @@ B1, B2 = lease_id("b1"), lease_id("b2")
         ("DELETE FROM journal WHERE sequence = 4", "account mint: posted is"),
     ],
 )
-def test_the_first_broken_row_is_named(path: Path, sql: str, problem: str) -> None:
+def test_the_first_broken_row_is_named(path: Place, sql: str, problem: str) -> None:
     tamper(path, sql)
     report = verify(path)
     assert not report.is_sound
     assert report.problem.startswith(problem)
 
 
-def test_a_journal_forged_with_its_hashes_must_still_keep_the_rules(tmp_path: Path) -> None:
+def test_a_journal_forged_with_its_hashes_must_still_keep_the_rules(place: Place) -> None:
     """Two leases on one device, written by somebody who has the code and the file."""
-    path = tmp_path / "ledger.db"
+    path = place
     ledger = Ledger.open(path)
     open_wallet(ledger)
     with ledger.commit(1000) as commit:
@@ -123,3 +132,10 @@ def test_what_is_not_a_ledger_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is not a database, it only looks like a file" * 99)
     with pytest.raises(UserError):
         verify(tmp_path / "text.db")
+
+
+def test_a_postgres_without_a_ledger_is_a_clear_error(server: Server) -> None:
+    with pytest.raises(UserError, match="no ledger in that PostgreSQL database"):
+        verify(server.dsn("never_opened"))
+    with pytest.raises(UserError, match="cannot open the PostgreSQL ledger"):
+        verify("postgresql:///postgres?host=/nowhere")

@@ -8,6 +8,7 @@ writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -122,6 +123,13 @@ class Commit:
         )
         return True
 
+    def prefetch(self, table: Table[R], keys: Iterable[str]) -> None:
+        """Read many rows at once, for a caller that is about to ask for each of them."""
+        unknown = [key for key in keys if (table.name, key) not in self._known]
+        found = {getattr(r, table.key): r for r in self._store.get_many(table, unknown)}
+        for key in unknown:
+            self._known[table.name, key] = found.get(key)
+
     def transferred(self, id: str) -> Transfer | None:
         return self._get(TRANSFER, id)
 
@@ -162,6 +170,9 @@ class Commit:
             stored = self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
             made = {key for table, key in self._fresh if table == LEASE.name}
             self._live = {self._latest(LEASE, lease).id for lease in stored} | made
+            # Whoever looks at the live leases looks at what they hold: one read for all.
+            for hold in self._store.find(HOLD, "state = ?", HoldState.OPEN.value):
+                self._latest(HOLD, hold)
         leases: list[Lease] = [self._known[LEASE.name, id] for id in sorted(self._live)]
         return [lease for lease in leases if lease.phase is not Phase.RELEASED]
 
@@ -194,13 +205,16 @@ class Commit:
         """Write every row, and the journal row that covers them. Called once, by `Ledger`."""
         entries: list[Any] = []
         for name, table in JOURNALLED.items():  # accounts first: others refer to them
+            fresh: list[Any] = []
+            changed: list[Any] = []
             for key in sorted(k for t, k in self._fresh | self._changed if t == name):
                 record = msgspec.structs.replace(self._known[name, key], sequence=self.sequence)
-                if (name, key) in self._fresh:
-                    self._store.insert(table, record)
-                else:
-                    self._store.update(table, record)
+                (fresh if (name, key) in self._fresh else changed).append(record)
                 entries.append([name, table.journalled(table.row(record))])
+            if fresh:
+                self._store.insert(table, *fresh)
+            if changed:
+                self._store.update(table, *changed)
         payload = msgspec.json.encode(entries)
         entry = Entry(
             sequence=self.sequence,

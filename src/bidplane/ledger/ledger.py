@@ -21,7 +21,8 @@ from bidplane.ledger.records import (
     TransferKind,
     lease_id,
 )
-from bidplane.ledger.store import SqliteStore, Store
+from bidplane.ledger.store import Store
+from bidplane.ledger.stores import open_store
 from bidplane.ledger.tables import ACCOUNT, JOURNAL, LEASE, LOT, ROUND, TRANSFER
 from bidplane.storage.chain import GENESIS
 
@@ -33,9 +34,9 @@ class Ledger:
         self._store = store
 
     @classmethod
-    def open(cls, path: Path, *, durable: bool = True) -> Ledger:
-        """The ledger in the SQLite file `path`, made if it is not there."""
-        return cls(SqliteStore(path, durable=durable))
+    def open(cls, where: Path | str, *, durable: bool = True, read_only: bool = False) -> Ledger:
+        """The ledger in a file, or behind `postgresql://…`; made if it is not there."""
+        return cls(open_store(where, durable=durable, read_only=read_only))
 
     def __repr__(self) -> str:
         return f"<Ledger at {self.head.sequence}>"

@@ -1,23 +1,31 @@
 """
-Where the ledger's rows are kept. The contract is small, so that another database can
-stand behind it; `tests/ledger` runs every test against each.
+Where the ledger's rows are kept. The contract is small, so that more than one database
+can stand behind it; `tests/ledger` runs every test against each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from bidplane.errors import UserError
 from bidplane.ledger.records import Record
-from bidplane.ledger.tables import SCHEMA, Table
-from bidplane.storage.sqlite import ConstraintError, Database, Row, Value
+from bidplane.ledger.tables import TABLES, Table
+from bidplane.storage.sqlite import Database
+from bidplane.storage.values import ConstraintError, Row, Value
 
 R = TypeVar("R", bound=Record)
 
 SCHEMA_VERSION = 1
+
+_TRIGGERS = """
+CREATE TRIGGER transfer_is_append_only BEFORE UPDATE ON transfer
+    BEGIN SELECT RAISE (ABORT, 'a transfer is never changed'); END;
+CREATE TRIGGER transfer_is_never_deleted BEFORE DELETE ON transfer
+    BEGIN SELECT RAISE (ABORT, 'a transfer is never deleted'); END;
+"""
 
 
 class Refused(Exception):
@@ -29,13 +37,17 @@ class Store(Protocol):
         """All that is written inside is there afterwards, or none of it."""
         ...
 
-    def insert(self, table: Table[R], record: R) -> None:
-        """Raises `Refused` when a constraint forbids it, or the key is there."""
+    def insert(self, table: Table[R], *records: R) -> None:
+        """Raises `Refused` when a constraint forbids it, or a key is there."""
         ...
 
-    def update(self, table: Table[R], record: R) -> None: ...
+    def update(self, table: Table[R], *records: R) -> None: ...
 
     def get(self, table: Table[R], key: Value) -> R | None: ...
+
+    def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
+        """Those that are there, in any order."""
+        ...
 
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
         """In order of the key. `where` is SQL with `?` for each of `args`."""
@@ -59,12 +71,12 @@ class Store(Protocol):
 class SqliteStore:
     def __init__(self, path: Path, *, durable: bool = True, read_only: bool = False) -> None:
         self._db = Database(path, durable=durable, read_only=read_only)
-        version = self._db.execute("PRAGMA user_version")[0][0]
-        if version == 0 and not read_only:
+        if self._version() == 0 and not read_only:
             with self._db.transaction():
-                self._db.execute(SCHEMA)
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        elif version != SCHEMA_VERSION:
+                if self._version() == 0:  # nobody else made it while we waited
+                    self._db.execute(TABLES + _TRIGGERS)
+                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if (version := self._version()) != SCHEMA_VERSION:
             self._db.close()
             raise UserError(f"{path} is not a ledger of this version (schema {version})")
 
@@ -77,24 +89,27 @@ class SqliteStore:
     def reading(self) -> AbstractContextManager[None]:
         return self._db.reading()
 
-    def insert(self, table: Table[R], record: R) -> None:
+    def insert(self, table: Table[R], *records: R) -> None:
         marks = ",".join("?" * len(table.columns))
-        self._write(f"INSERT INTO {table.name} VALUES ({marks})", table.row(record))
+        for record in records:
+            self._write(f"INSERT INTO {table.name} VALUES ({marks})", table.row(record))
 
-    def update(self, table: Table[R], record: R) -> None:
-        changes = ",".join(f"{column} = ?" for column in table.columns[1:])
-        row = table.row(record)
-        self._write(f"UPDATE {table.name} SET {changes} WHERE {table.key} = ?", (*row[1:], row[0]))
+    def update(self, table: Table[R], *records: R) -> None:
+        sql = update_statement(table)
+        for record in records:
+            row = table.row(record)
+            self._write(sql, (*row[1:], row[0]))
 
     def get(self, table: Table[R], key: Value) -> R | None:
         sql = f"SELECT * FROM {table.name} WHERE {table.key} = ?"
         return next((table.record_of(row) for row in self._db.execute(sql, (key,))), None)
 
+    def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
+        # No round trips to save here: the database is in this process.
+        return [found for key in keys if (found := self.get(table, key)) is not None]
+
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
-        sql = f"SELECT * FROM {table.name}"
-        sql += f" WHERE {where}" if where else ""
-        sql += f" ORDER BY {table.key}"
-        sql += f" LIMIT {limit}" if limit else ""
+        sql = find_statement(table, where, limit)
         return [table.record_of(row) for row in self._db.execute(sql, args)]
 
     def rows(self, table: Table[R]) -> Iterator[Row]:
@@ -107,8 +122,24 @@ class SqliteStore:
     def close(self) -> None:
         self._db.close()
 
+    def _version(self) -> int:
+        version: int = self._db.execute("PRAGMA user_version")[0][0]
+        return version
+
     def _write(self, sql: str, row: Row) -> None:
         try:
             self._db.execute(sql, row)
         except ConstraintError as error:
             raise Refused(str(error)) from error
+
+
+def update_statement(table: Table[R]) -> str:
+    changes = ",".join(f"{column} = ?" for column in table.columns[1:])
+    return f"UPDATE {table.name} SET {changes} WHERE {table.key} = ?"
+
+
+def find_statement(table: Table[R], where: str, limit: int) -> str:
+    sql = f"SELECT * FROM {table.name}"
+    sql += f" WHERE {where}" if where else ""
+    sql += f" ORDER BY {table.key}"
+    return sql + (f" LIMIT {limit}" if limit else "")

@@ -17,11 +17,12 @@ from bidplane.ledger.records import (
     Transfer,
 )
 from bidplane.storage.chain import digest
-from bidplane.storage.sqlite import Row, Value
+from bidplane.storage.values import Row, Value
 
 R = TypeVar("R", bound=Record)
 
-SCHEMA = """
+# As SQLite reads it; `ledger/postgres.py` derives its own from it, so that the two agree.
+TABLES = """
 CREATE TABLE account (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL,
     posted INTEGER NOT NULL, held INTEGER NOT NULL CHECK (held >= 0),
@@ -38,15 +39,12 @@ CREATE TABLE transfer (
 ) STRICT;
 CREATE INDEX transfer_debit ON transfer (debit, sequence);
 CREATE INDEX transfer_credit ON transfer (credit, sequence);
-CREATE TRIGGER transfer_is_append_only BEFORE UPDATE ON transfer
-    BEGIN SELECT RAISE (ABORT, 'a transfer is never changed'); END;
-CREATE TRIGGER transfer_is_never_deleted BEFORE DELETE ON transfer
-    BEGIN SELECT RAISE (ABORT, 'a transfer is never deleted'); END;
 CREATE TABLE hold (
     id TEXT PRIMARY KEY, account TEXT NOT NULL REFERENCES account (id), lease TEXT NOT NULL,
     amount INTEGER NOT NULL CHECK (amount >= 0), state TEXT NOT NULL,
     captured INTEGER NOT NULL CHECK (captured BETWEEN 0 AND amount), sequence INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX hold_open ON hold (id) WHERE state = 'open';
 CREATE TABLE lease (
     id TEXT PRIMARY KEY, bid_uid TEXT NOT NULL UNIQUE,
     bid_namespace TEXT NOT NULL, bid_name TEXT NOT NULL,

@@ -15,7 +15,8 @@ import msgspec
 
 from bidplane.api.lease import Device, Phase
 from bidplane.ledger.records import AccountKind, HoldState
-from bidplane.ledger.store import SqliteStore, Store
+from bidplane.ledger.store import Store
+from bidplane.ledger.stores import open_store
 from bidplane.ledger.tables import JOURNAL, JOURNALLED, Table
 from bidplane.storage.chain import GENESIS, link
 
@@ -39,9 +40,9 @@ class _Broken(Exception):
     """The first thing that is wrong."""
 
 
-def verify(path: Path) -> Report:
-    """Check the ledger in `path`, which is only read; a running exchange is not disturbed."""
-    store = SqliteStore(path, read_only=True)
+def verify(where: Path | str) -> Report:
+    """Check a ledger, which is only read; a running exchange is not disturbed."""
+    store = open_store(where, read_only=True)
     try:
         return verify_store(store)
     finally:

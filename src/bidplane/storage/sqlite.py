@@ -11,15 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import apsw
 
 from bidplane.errors import UserError
-
-Value = str | int | bytes | None
-Row = tuple[Any, ...]
-ConstraintError = apsw.ConstraintError  # a CHECK, UNIQUE or PRIMARY KEY said no
+from bidplane.storage.values import ConstraintError, Row, Value
 
 
 class Database:
@@ -47,7 +43,10 @@ class Database:
         return f"<Database {self.path.name}>"
 
     def execute(self, sql: str, args: Sequence[Value] = ()) -> list[Row]:
-        return list(self._connection.execute(sql, tuple(args)))
+        try:
+            return list(self._connection.execute(sql, tuple(args)))
+        except apsw.ConstraintError as error:
+            raise ConstraintError(str(error)) from error
 
     def scan(self, sql: str, args: Sequence[Value] = ()) -> Iterator[Row]:
         """Rows as they are read, for results too large to hold."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 
 from bidplane.exchange.service import Exchange
@@ -24,7 +25,8 @@ async def run_exchange(
     """The exchange process; returns when cancelled."""
     clock = clock or SystemClock()
     client = host_client(installation, user="bidplane-exchange", clock=clock)
-    ledger = Ledger.open(installation.ledger)
+    # PostgreSQL, if the operator names one; else the file beside the planes.
+    ledger = Ledger.open(os.environ.get("BIDPLANE_LEDGER") or installation.ledger)
     exchange = Exchange(client, ledger, installation.tokens(), clock=clock)
     try:
         async with asyncio.TaskGroup() as group:

@@ -1,0 +1,122 @@
+"""
+kill -9 at every write point of a round, for real, on each database.
+
+A process runs the same two rounds again and again, each time in a child that kills
+itself before (or after) its nth statement. Whoever opens the ledger then finds the whole
+round or none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from .conftest import Place
+
+# Run by a process of its own: a child that is forked there shares nothing with pytest.
+WORKER = """
+import json, os, signal, sys
+from pathlib import Path
+
+from bidplane.core.lease import Event
+from bidplane.ledger import Ledger, leases, verify, wallets
+from bidplane.ledger.records import lease_id
+from bidplane.storage.postgres import PostgresDatabase
+from bidplane.storage.sqlite import Database
+
+from ledger.words import open_wallet, win
+
+place, when = sys.argv[1], sys.argv[2]
+base = PostgresDatabase if place.startswith("postgres") else Database
+WRITES = ("execute", "execute_many", "copy")
+
+
+def arm(left):
+    # Every statement of the transaction is a write point: BEGIN, rows, journal, COMMIT.
+    def mortal(name):
+        whole = getattr(base, name)
+        def statement(self, *args):
+            nonlocal left
+            left -= 1
+            if left == 0 and when == "before":
+                os.kill(os.getpid(), signal.SIGKILL)
+            found = whole(self, *args)
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+        return statement
+    for name in WRITES:
+        if hasattr(base, name):
+            setattr(base, name, mortal(name))
+
+
+def round_(ledger, number):
+    # A round with a bit of everything: funding, a win, a claim, a settlement, a release.
+    at = 1000 * number
+    with ledger.commit(at) as commit:
+        wallets.fund(commit, uid="u1", amount=1000, key=str(number))
+        leases.claim(commit, win(commit, f"b{number}").id)
+        if commit.lease_of_bid(f"b{number - 1}"):
+            leases.release(commit, lease_id(f"b{number - 1}"), Event.LEFT)
+        commit.add_round(input=b"{}", result=b"{}")
+
+
+ledger = Ledger.open(place)
+open_wallet(ledger)
+round_(ledger, 1)
+ledger.close()
+number, point = 2, 0
+seen = {"killed": 0, "none": 0, "whole": 0}
+while True:
+    point += 1
+    before = verify(place)
+    child = os.fork()
+    if child == 0:
+        try:
+            ledger = Ledger.open(place)
+            arm(point)
+            round_(ledger, number)
+        except BaseException as error:
+            print(error, file=sys.stderr)
+            os._exit(3)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    after = verify(place)
+    assert after.is_sound, after.problem
+    done = after.commits - before.commits
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        seen["killed"] += 1
+    else:
+        assert os.WEXITSTATUS(status) == 0
+        assert done == 1
+        break
+    assert done in (0, 1)
+    # All of it, or nothing: a lease, two holds, rent, a round, and the journal.
+    grown = (after.transfers - before.transfers, after.leases - before.leases)
+    assert (grown[1] == 1 and grown[0] >= 2) if done else grown == (0, 0), grown
+    seen["whole" if done else "none"] += 1
+    number += done
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_whole_round_or_none_of_it(place: Place, when: str) -> None:
+    worker = subprocess.run(
+        [sys.executable, "-c", WORKER, str(place), when],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": __file__.rpartition("/ledger/")[0]},
+        timeout=120,
+    )
+    assert worker.returncode == 0, worker.stderr
+    seen = json.loads(worker.stdout)
+    assert seen["none"] >= 8
+    # After COMMIT was answered, and only then, the round is there for certain.
+    assert seen["whole"] == (1 if when == "after" else 0)
+    assert seen["killed"] == seen["none"] + seen["whole"]
