@@ -10,7 +10,6 @@ import random
 
 import pytest
 
-from bidplane.api.crds import all_crds
 from bidplane.api.kinds import EVENT, NAMESPACE, POD, RESOURCE_CLAIM
 from bidplane.errors import NotFound
 from bidplane.node.fleet import Fleet, NodeDeclaration
@@ -19,6 +18,7 @@ from bidplane.plane import Planes
 from bidplane.runtime.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.node import run_nodes
+from bidplane.wiring.server import crds_for
 
 FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=8)])
 SPACE = "agent-a"
@@ -32,7 +32,7 @@ class Site:
             folder,
             clock=self.clock,
             tokens=self.tokens,
-            crds=lambda plane: all_crds(),
+            crds=crds_for,
             durable=False,
             inline=True,
             dice=random.Random(1),

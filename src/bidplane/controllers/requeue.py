@@ -15,6 +15,8 @@ from bidplane.machinery.planes import PlaneCaches
 
 Key = tuple[str, str, str]  # plane, namespace, name of the PodTemplate
 
+_FINISHED = ("Succeeded", "Failed")
+
 
 class RequeueController:
     def __init__(self, planes: PlaneCaches) -> None:
@@ -29,7 +31,7 @@ class RequeueController:
             self.controller.add((plane, metadata["namespace"], metadata["name"]))
 
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
-        if event == "DELETED":
+        if event == "DELETED" or phase_of(pod) in _FINISHED:
             metadata = pod["metadata"]
             self.controller.add((plane, metadata["namespace"], f"requeue-{metadata['uid']}"))
 
@@ -43,7 +45,7 @@ class RequeueController:
         if pod is not None and (
             pod["metadata"]["uid"] == kept["metadata"]["annotations"][labels.POD_UID]
         ):
-            if phase_of(pod) not in ("Succeeded", "Failed") or is_deleted(pod):
+            if phase_of(pod) not in _FINISHED or is_deleted(pod):
                 return None  # still leaving
             # It ended by itself before the eviction reached it: nothing to bring back.
         elif pod is None:
