@@ -2,77 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import msgspec
-import pytest
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
 from bidplane.core.market import RoundInput, RoundResult, clear_round
-from bidplane.exchange.engine import Engine, Report
-from bidplane.exchange.snapshot import BidView, Snapshot
-from bidplane.ledger import Ledger, statement, verify
-from bidplane.ledger.records import REVENUE, Lease, lease_id, wallet_of
+from bidplane.ledger import statement
+from bidplane.ledger.records import REVENUE, lease_id, wallet_of
 
-from .words import CREDIT, MILLI, PRICE, agent, bid, gpus, pool
-
-
-class Market:
-    """A small exchange on a clock that is told the time."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.now = 1_000_000.0
-        self.world = Snapshot(
-            agents=(agent("trainer"), agent("chat")), pools=(pool(),), devices=gpus(4)
-        )
-        self.ledger = Ledger.open(path, durable=False)
-        self.engine = Engine(self.ledger)
-
-    def restart(self) -> None:
-        self.ledger.close()
-        self.ledger = Ledger.open(self.path, durable=False)
-        self.engine = Engine(self.ledger)
-
-    def change(self, **changes: Any) -> None:
-        self.world = msgspec.structs.replace(self.world, **changes)
-
-    def round(self, *bids: BidView, after: float = 1.0, **changes: Any) -> Report:
-        self.now += after
-        if bids:
-            self.change(bids=(*self.world.bids, *bids))
-        self.change(**changes)
-        return self.engine.run_round(self.world, self.now)
-
-    def claim(self, *bids: str, after: float = 1.0) -> Report:
-        claimed = self.world.claimed | {lease_id(b) for b in bids}
-        return self.round(claimed=claimed, after=after)
-
-    def leave(self, *bids: str, after: float = 1.0) -> Report:
-        left = self.world.left | {lease_id(b) for b in bids}
-        return self.round(left=left, after=after)
-
-    def lease(self, bid: str) -> Lease:
-        found = self.ledger.lease_of_bid(bid)
-        assert found is not None
-        return found
-
-    def balance(self, name: str) -> int:
-        account = self.ledger.account(wallet_of(f"uid-{name}"))
-        assert account is not None
-        return account.posted
-
-
-@pytest.fixture
-def market(tmp_path: Path) -> Iterator[Market]:
-    made = Market(tmp_path / "ledger.db")
-    yield made
-    made.ledger.close()
-    report = verify(made.path)
-    assert report.is_sound, report.problem
+from .market import Market
+from .words import CREDIT, MILLI, PRICE, agent, bid, gpus
 
 
 def test_a_bid_wins_is_claimed_and_pays_by_the_second(market: Market) -> None:
@@ -109,23 +48,18 @@ def test_the_story_of_trainer_and_chat(market: Market) -> None:
 
 
 def test_displacing_leaves_the_fund_as_full_as_it_was(market: Market) -> None:
-    def fund() -> int:
-        account = market.ledger.account("fund/h100")
-        assert account is not None
-        return account.posted
-
     rich = (agent("trainer", refill=10_000), agent("chat", refill=10_000))
     market.round(bid("b0", "trainer", 4, PRICE), agents=rich)
     market.claim("b0")
     for n in range(1, 8):  # each displaces the one before, at twice its price
         market.round(after=59)
-        full = fund()
+        full = market.fund()
         name = ("trainer", "chat")[n % 2]
         report = market.round(bid(f"b{n}", name, 4, 2**n * PRICE))
         gone = market.lease(f"b{n - 1}")
         assert [d.lease for d in report.result.displaced] == [gone.id], report.bids[f"b{n}"]
         assert gone.compensation > 0
-        assert fund() >= full
+        assert market.fund() >= full
         # What was paid ahead is rent: the first seconds of the preemptor cost nothing more.
         new = market.lease(f"b{n}")
         assert new.charged == gone.compensation == -new.meter(0).balance

@@ -41,7 +41,10 @@ class Site:
         self.engine = Engine(self.ledger)
         self.tokens = Tokens(b"key")
         self.news = News()
-        self.app = ExchangeApp(self.ledger, self.tokens, self.news, clock=StoppedClock())
+        self.caps = {"uid-trainer": 10**12, "uid-chat": 10**12}
+        self.app = ExchangeApp(
+            self.ledger, self.tokens, self.news, clock=StoppedClock(), cap_of=self.caps.get
+        )
         self.world = Snapshot(
             agents=(agent("trainer"), agent("chat")),
             pools=(pool(),),
@@ -302,3 +305,38 @@ def test_why_a_bid_won_or_lost_is_told_to_its_agent_and_to_owners(site: Site) ->
     assert won.message == f"won 4 GPUs in h100 at {won.price} per GPU-hour"
     assert refusal(site.ask("chat", "bids/b1/explain"))[0] == 404
     assert refusal(site.ask("host", "bids/b9/explain"))[0] == 404
+
+
+def transfer(site: Site, who: str, sender: str, to: str, amount: str, key: str = "k") -> Any:
+    body = {"to": to, "amount": amount, "key": key}
+    return site.ask(who, f"wallets/{sender}/transfer", "POST", body)
+
+
+def test_an_agent_transfers_from_its_own_wallet_and_no_other(site: Site) -> None:
+    before = site.ledger.wallets_named("chat")[0].posted
+    code, body = transfer(site, "trainer", "trainer", "chat", "1.5")
+    assert code == 200
+    assert msgspec.json.decode(body, type=api.Wallet).agent == "trainer"
+    assert site.ledger.wallets_named("chat")[0].posted == before + 1_500_000
+    assert transfer(site, "trainer", "trainer", "chat", "1.5")[0] == 200  # once is enough
+    assert site.ledger.wallets_named("chat")[0].posted == before + 1_500_000
+    assert refusal(transfer(site, "trainer", "chat", "trainer", "1"))[:2] == (404, "NotFound")
+
+
+def test_a_transfer_that_cannot_be_is_refused_by_name(site: Site) -> None:
+    head = site.ledger.head
+    site.caps["uid-chat"] = 1
+    for to, amount, reason in (
+        ("chat", "1", "OverCap"),
+        ("chat", "0", "NotAnAmount"),
+        ("chat", "-1", "BadRequest"),
+        ("chat", "a lot", "BadRequest"),
+        ("trainer", "1", "SameWallet"),
+        ("nobody", "1", "NotFound"),
+        ("chat", "99999", "WalletTooSmall"),
+    ):
+        assert refusal(transfer(site, "trainer", "trainer", to, amount))[1] == reason
+    del site.caps["uid-chat"]  # not known to the host: nothing says what it may carry over
+    assert refusal(transfer(site, "trainer", "trainer", "chat", "1"))[1] == "NotFound"
+    assert refusal(transfer(site, "trainer", "trainer", "chat", "1", key=""))[1] == "BadRequest"
+    assert site.ledger.head == head

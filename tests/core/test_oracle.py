@@ -1,0 +1,156 @@
+"""
+Clearing beside what is known to be right: the exact optimum, and brute force.
+
+The optimum is HiGHS's, over the same counters; that counters say what trying every
+packing would say is `test_room`'s business.
+"""
+
+from __future__ import annotations
+
+import random
+
+import highspy
+import numpy as np
+import pytest
+
+from bidplane.core.market.clearing import Contestant, clear
+from bidplane.core.market.model import CHAIN, ONE
+from bidplane.core.market.room import Block, Room
+
+FLOOR = 300_000
+
+
+def instance(seed: int) -> tuple[dict[str, int], list[Contestant]]:
+    """At least 200 bids for a fleet of 8-GPU machines, partly taken; one to nine times its size."""
+    dice = random.Random(seed)
+    machines = dice.choice([8, 16, 32, 50])
+    taken = dice.choice([0.0, 0.25, 0.5])
+    free = {f"d{i}": sum(dice.random() >= taken for _ in range(8)) for i in range(machines)}
+    bids = [
+        Contestant(
+            f"b{i}",
+            Block(dice.choices(CHAIN, (10, 20, 25, 45))[0]),
+            int(1_000_000 * dice.lognormvariate(0.6, 0.7)) + FLOOR,
+            ONE,
+            i,
+            FLOOR,
+        )
+        for i in range(dice.choice([200, 300, 400]))
+    ]
+    return free, bids
+
+
+def optimum(free: dict[str, int], bids: list[Contestant]) -> float:
+    """The most value that any set that fits has."""
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("mip_rel_gap", 1e-7)
+    need = [[b.block.size // size for size in CHAIN] for b in bids]
+    spare = Room(free).spare
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = len(bids), len(CHAIN)
+    lp.col_cost_ = np.array([b.price * b.block.size / 1e6 for b in bids])
+    lp.col_lower_, lp.col_upper_ = np.zeros(len(bids)), np.ones(len(bids))
+    lp.row_lower_ = np.full(len(CHAIN), -highspy.kHighsInf)
+    lp.row_upper_ = np.array(spare, float)
+    entries = [(level, n) for row in need for level, n in enumerate(row) if n]
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.cumsum([0, *(sum(1 for n in row if n) for row in need)])
+    lp.a_matrix_.index_ = np.array([level for level, _ in entries])
+    lp.a_matrix_.value_ = np.array([n for _, n in entries], float)
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * len(bids)
+    lp.sense_ = highspy.ObjSense.kMaximize
+    solver.passModel(lp)
+    solver.run()
+    assert solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return float(solver.getObjectiveValue())
+
+
+def share_of_optimum(seed: int) -> float:
+    free, bids = instance(seed)
+    value = sum(c.price * c.block.size for c in clear(free, bids).accepted) / 1e6
+    best = optimum(free, bids)
+    assert value <= best * (1 + 1e-6), f"seed {seed}: better than the best"
+    return value / best
+
+
+def check_welfare(seeds: range) -> None:
+    shares = {seed: share_of_optimum(seed) for seed in seeds}
+    worst = min(shares, key=lambda seed: shares[seed])
+    mean = sum(shares.values()) / len(shares)
+    print(f"{len(shares)} instances: mean {mean:.4f}, worst {shares[worst]:.4f} (seed {worst})")
+    assert mean >= 0.995
+    assert shares[worst] >= 0.95, f"seed {worst}"
+
+
+def test_the_value_sold_is_near_the_optimum() -> None:
+    check_welfare(range(60))
+
+
+@pytest.mark.slow
+def test_the_value_sold_is_near_the_optimum_hundreds_of_times() -> None:
+    check_welfare(range(1000, 1500))
+
+
+def small(dice: random.Random, bids: int) -> tuple[dict[str, int], list[Contestant]]:
+    free = {f"d{i}": dice.randint(1, 9) for i in range(dice.randint(1, 4))}
+    field = [
+        Contestant(
+            f"b{i:02}",
+            Block(dice.choice(CHAIN)),
+            dice.randint(10, 60),
+            dice.choice([ONE, ONE, 1280]),
+            dice.randint(0, 3),
+            10,
+        )
+        for i in range(bids)
+    ]
+    return free, field
+
+
+def wins(free: dict[str, int], others: list[Contestant], one: Contestant, price: int) -> bool:
+    tried = one._replace(price=price)
+    return tried in clear(free, [*others, tried]).accepted
+
+
+def test_critical_prices_are_what_trying_every_price_finds() -> None:
+    """Every price from the reserve up, for every winner: the first that wins is the price."""
+    dice, tried = random.Random(1), 0
+    for _ in range(60):
+        free, field = small(dice, 14)
+        outcome = clear(free, field)
+        for winner in outcome.accepted:
+            others = [c for c in field if c.id != winner.id]
+            least = next(p for p in range(10, 61) if wins(free, others, winner, p))
+            assert outcome.critical_price(winner) == least
+            tried += 1
+    assert tried > 250
+
+
+def utility(
+    free: dict[str, int], others: list[Contestant], truth: Contestant, bid: Contestant
+) -> int:
+    """What the bidder gains by `bid` if `truth` is what it needs and what that is worth."""
+    outcome = clear(free, [*others, bid])
+    if bid not in outcome.accepted:
+        return 0
+    worth = truth.price * truth.block.size if bid.block.size >= truth.block.size else 0
+    return worth - outcome.critical_price(bid) * bid.block.size
+
+
+def test_ten_thousand_lies_of_a_single_bid_and_none_pays() -> None:
+    dice, lies, won_by_lie = random.Random(7), 0, 0
+    while lies < 10_000:
+        free, field = small(dice, dice.randint(4, 20))
+        truth, others = field[0]._replace(weight=ONE), field[1:]
+        honest = utility(free, others, truth, truth)
+        assert honest >= 0
+        for _ in range(20):
+            price = dice.randint(10, 90)
+            block = truth.block if dice.random() < 0.5 else Block(dice.choice(CHAIN))
+            lie = truth._replace(price=price, block=block)
+            gain = utility(free, others, truth, lie)
+            assert gain <= honest, (free, others, truth, lie)
+            won_by_lie += gain != honest
+            lies += 1
+    assert won_by_lie > 1000, "most lies changed nothing: this shows too little"
