@@ -9,6 +9,7 @@ people write them: credits, and credits per GPU-hour.
     GET  wallets/NAME                  Wallet            the agent itself, owners
     GET  wallets/NAME/statement        Statement         the agent itself, owners
     POST wallets/NAME/fund             FundRequest → Wallet     owners
+    POST wallets/NAME/transfer         TransferRequest → Wallet   the agent itself, owners
     GET  leases                        Leases            an agent sees its own
     GET  healthz                       "ok"              anybody
 """
@@ -118,6 +119,13 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class FundRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     amount: str
     key: str  # the caller's: asking twice with one key funds once
+    memo: str = ""
+
+
+class TransferRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    to: str  # the agent that gets it
+    amount: str
+    key: str  # the caller's: asking twice with one key moves once
     memo: str = ""
 
 

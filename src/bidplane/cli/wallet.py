@@ -5,14 +5,15 @@ from __future__ import annotations
 import uuid
 from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
-from bidplane.api.exchange import FundRequest, Statement, Wallet
+from bidplane.api.exchange import FundRequest, Statement, TransferRequest, Wallet
 from bidplane.api.money import parse_credits
 from bidplane.cli.common import Data, ask, console, print_table
 from bidplane.errors import UserError
 
-app = App(name="wallet", help="Wallets: balances, statements, funding.")
+app = App(name="wallet", help="Wallets: balances, statements, funding, transfers.")
 
 
 @app.command
@@ -65,10 +66,7 @@ def fund(
     Examples:
         bidplane wallet fund trainer 10.00 --memo "for the demo on Friday"
     """
-    try:
-        parse_credits(amount)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    _check(amount)
     request = FundRequest(amount=amount, key=key or uuid.uuid4().hex, memo=memo)
     wallet = ask(
         data,
@@ -78,3 +76,36 @@ def fund(
         json={"amount": request.amount, "key": request.key, "memo": request.memo},
     )
     console.print(f"{wallet.agent} has {wallet.available} credits to spend")
+
+
+@app.command
+def transfer(
+    sender: Annotated[str, Parameter(help="The agent that pays.")],
+    receiver: Annotated[str, Parameter(help="The agent that is paid.")],
+    amount: str,
+    /,
+    *,
+    key: Annotated[str, Parameter(help="Asking twice with one key moves once.")] = "",
+    memo: str = "",
+    data: Data = None,
+) -> None:
+    """
+    Move credits from one agent's wallet to another's.
+
+    Only what nothing holds can be moved, and never more than the receiver may carry over.
+
+    Examples:
+        bidplane wallet transfer trainer research 2.50 --memo "for your slot at noon"
+    """
+    _check(amount)
+    request = TransferRequest(to=receiver, amount=amount, key=key or uuid.uuid4().hex, memo=memo)
+    path = f"/exchange/v1/wallets/{sender}/transfer"
+    wallet = ask(data, "POST", path, Wallet, content=msgspec.json.encode(request))
+    console.print(f"{wallet.agent} has {wallet.available} credits left to spend")
+
+
+def _check(amount: str) -> None:
+    try:
+        parse_credits(amount)
+    except ValueError as error:
+        raise UserError(str(error)) from error

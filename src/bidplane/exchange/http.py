@@ -22,7 +22,7 @@ from bidplane.ledger import wallets
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, wallet_of
 from bidplane.ledger.statement import statement
-from bidplane.ledger.wallets import Funding
+from bidplane.ledger.wallets import Funding, Moving
 from bidplane.machinery.clock import Clock
 from bidplane.runtime.credentials import Identity, InvalidToken, Tokens
 
@@ -65,8 +65,18 @@ class News:
 
 
 class ExchangeApp:
-    def __init__(self, ledger: Ledger, tokens: Tokens, news: News, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        tokens: Tokens,
+        news: News,
+        *,
+        clock: Clock,
+        cap_of: Callable[[str], int | None] = lambda _: None,
+    ) -> None:
+        """`cap_of`: by an agent's uid, what its wallet may carry over; None if there is none."""
         self._ledger = ledger
+        self._cap_of = cap_of
         self._tokens = tokens
         self._news = news
         self._clock = clock
@@ -109,6 +119,8 @@ class ExchangeApp:
                 return self._statement(self._wallet(who, name))
             case "POST", ["wallets", name, "fund"]:
                 return self._fund(who, name, body)
+            case "POST", ["wallets", name, "transfer"]:
+                return self._transfer(who, name, body)
             case _, ["prices"] | ["leases"] | ["rounds"] | ["rounds", _] | ["wallets", _]:
                 raise Refusal(405, "MethodNotAllowed", f"{method} is not served here")
             case _:
@@ -174,6 +186,35 @@ class ExchangeApp:
             case Funding.KEY_REUSED:
                 message = f"key {request.key!r} was used for an amount other than"
                 raise Refusal(409, "Conflict", f"{message} {format_credits(amount)}")
+        return self._wallet_view(self._wallet(who, name))
+
+    def _transfer(self, who: Identity, name: str, body: bytes) -> api.Wallet:
+        sender = self._wallet(who, name)
+        try:
+            request = msgspec.json.decode(body, type=api.TransferRequest)
+            amount = parse_credits(request.amount)
+        except ValueError as error:
+            raise Refusal(400, "BadRequest", str(error)) from error
+        if not request.key or "\0" in request.key + request.memo:
+            raise Refusal(400, "BadRequest", "give a key, of plain text: with one, it moves once")
+        found = [wallet for wallet in self._ledger.wallets_named(request.to) if wallet.is_open]
+        receiver = found[-1].id.partition("/")[2] if found else ""
+        cap = self._cap_of(receiver)
+        if cap is None:
+            message = f"there is no wallet of an agent {request.to!r} to transfer to"
+            raise Refusal(404, "NotFound", message)
+        with self._ledger.commit(self._now) as commit:
+            done = wallets.transfer(
+                commit,
+                sender=sender.id.partition("/")[2],
+                receiver=receiver,
+                amount=amount,
+                cap=cap,
+                key=request.key,
+                memo=request.memo,
+            )
+        if done not in (Moving.DONE, Moving.DUPLICATE):
+            raise _not_moved(done, request, sender)
         return self._wallet_view(self._wallet(who, name))
 
     def _leases(self, who: Identity) -> api.Leases:
@@ -246,6 +287,24 @@ def _not_found(path: str) -> Refusal:
 def _start(code: int, content_type: bytes) -> dict[str, Any]:
     headers = [(b"content-type", content_type)]
     return {"type": "http.response.start", "status": code, "headers": headers}
+
+
+def _not_moved(done: Moving, request: api.TransferRequest, sender: Account) -> Refusal:
+    match done:
+        case Moving.NOT_AN_AMOUNT:
+            return Refusal(400, done, "the amount must be more than zero")
+        case Moving.SAME_WALLET:
+            return Refusal(400, done, f"{request.to!r} is the sender itself")
+        case Moving.WALLET_TOO_SMALL:
+            free = format_credits(sender.available)
+            return Refusal(409, done, f"{sender.name!r} has {free} free, not {request.amount}")
+        case Moving.OVER_CAP:
+            message = f"{request.to!r} would have more than it may carry over: send less, or later"
+            return Refusal(409, done, message)
+        case Moving.KEY_REUSED:
+            return Refusal(409, done, f"key {request.key!r} was used for another transfer")
+        case _:
+            return Refusal(409, done, "one of the two wallets is closed")
 
 
 async def _answer(

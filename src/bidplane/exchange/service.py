@@ -43,7 +43,7 @@ class Exchange:
         self._ledger = ledger
         self._projector = Projector(client, ledger, self.informers)
         self._news = News()
-        self.app = ExchangeApp(ledger, tokens, self._news, clock=clock)
+        self.app = ExchangeApp(ledger, tokens, self._news, clock=clock, cap_of=self._cap_of)
         self._report: Report | None = None
         self._changed = True
         self._looked_at = 0.0
@@ -95,6 +95,12 @@ class Exchange:
             slices=self.informers[RESOURCE_SLICE].items(),
             leases=self.informers[GPU_LEASE].items(),
         )
+
+    def _cap_of(self, uid: str) -> int | None:
+        for agent in self.informers[AGENT].items():
+            if agent["metadata"]["uid"] == uid:
+                return snapshot.agent_view(agent).cap
+        return None
 
     def _note_change(self) -> None:
         self._changed = True

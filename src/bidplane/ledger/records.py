@@ -30,6 +30,7 @@ class TransferKind(enum.StrEnum):
     PREEMPTION = "preemption"  # wallet of a preemptor → the pool's fund, before its first rent
     COMPENSATION = "compensation"  # the pool's fund → wallet of a displaced lease
     SEED = "seed"  # mint → a pool's fund
+    TRANSFER = "transfer"  # wallet → wallet, by the agent's hand
     CLOSE = "close"  # wallet → mint, what an agent leaves behind
 
 

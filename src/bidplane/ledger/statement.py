@@ -40,7 +40,7 @@ def statement(ledger: Ledger, uid: str, *, now: int) -> Statement | None:
             Line(
                 at=transfer.at,
                 kind=transfer.kind,
-                text=_text(transfer),
+                text=_text(transfer, ledger, wallet.id),
                 amount=amount,
                 balance=balance,
                 lease=transfer.lease,
@@ -56,8 +56,13 @@ def statement(ledger: Ledger, uid: str, *, now: int) -> Statement | None:
     )
 
 
-def _text(transfer: Transfer) -> str:
+def _text(transfer: Transfer, ledger: Ledger, wallet: str) -> str:
     match transfer.kind:
+        case TransferKind.TRANSFER:
+            came = transfer.credit == wallet
+            other = ledger.account(transfer.debit if came else transfer.credit)
+            memo = f": {transfer.memo}" if transfer.memo else ""
+            return f"{'from' if came else 'to'} {other.name if other else '?'}{memo}"
         case TransferKind.REFILL:
             return "hourly refill"
         case TransferKind.FUND:

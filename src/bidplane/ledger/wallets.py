@@ -30,6 +30,20 @@ class Funding(enum.StrEnum):
     NOT_AN_AMOUNT = "NotAnAmount"
 
 
+class Moving(enum.StrEnum):
+    """What became of a transfer between two wallets; only the first moved anything."""
+
+    DONE = "Done"
+    DUPLICATE = "Duplicate"  # that key was used for the same transfer
+    KEY_REUSED = "KeyReused"  # that key was used for another
+    NO_SENDER = "NoSender"
+    NO_RECEIVER = "NoReceiver"
+    SAME_WALLET = "SameWallet"
+    NOT_AN_AMOUNT = "NotAnAmount"
+    WALLET_TOO_SMALL = "WalletTooSmall"
+    OVER_CAP = "OverCap"  # the receiver would have more than it may carry over
+
+
 def open_wallet(commit: Commit, *, uid: str, name: str, owner: str) -> bool:
     """Make the wallet if it is not there; False if it was."""
     if commit.account(wallet_of(uid)) is not None:
@@ -76,6 +90,42 @@ def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> 
         return Funding.DUPLICATE if made.amount == amount else Funding.KEY_REUSED
     commit.transfer(id, TransferKind.FUND, debit=MINT, credit=wallet.id, amount=amount, memo=memo)
     return Funding.DONE
+
+
+def transfer(
+    commit: Commit, *, sender: str, receiver: str, amount: int, cap: int, key: str, memo: str = ""
+) -> Moving:
+    """
+    From one agent to another, by uid: of what the sender has free, up to the receiver's
+    `cap`. Without the cap a full wallet could be parked with friends and refilled again.
+    """
+    source, target = commit.account(wallet_of(sender)), commit.account(wallet_of(receiver))
+    if source is None or not source.is_open:
+        return Moving.NO_SENDER
+    if target is None or not target.is_open:
+        return Moving.NO_RECEIVER
+    if source.id == target.id:
+        return Moving.SAME_WALLET
+    if amount <= 0:
+        return Moving.NOT_AN_AMOUNT
+    id = f"transfer/{sender}/{key}"
+    made = commit.transferred(id)
+    if made is not None:
+        same = (made.credit, made.amount) == (target.id, amount)
+        return Moving.DUPLICATE if same else Moving.KEY_REUSED
+    if source.available < amount:
+        return Moving.WALLET_TOO_SMALL
+    if target.posted + amount > cap:  # credits it holds count, too
+        return Moving.OVER_CAP
+    commit.transfer(
+        id,
+        TransferKind.TRANSFER,
+        debit=source.id,
+        credit=target.id,
+        amount=amount,
+        memo=memo,
+    )
+    return Moving.DONE
 
 
 def close_wallet(commit: Commit, *, uid: str) -> bool:
