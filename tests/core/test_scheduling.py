@@ -240,22 +240,14 @@ def test_a_lease_that_was_only_just_made_is_not_idle():
     assert words(planned) == ["Explain"]
 
 
-@pytest.mark.parametrize("phase", ["Pending", "Active"])
+@pytest.mark.parametrize("phase", ["Pending", "Active", "Draining"])
 def test_a_lease_is_kept_for_its_pod_when_one_cache_is_late(phase):
-    """Active: the pod's binding is not seen yet. No bid: the bid is not seen yet."""
+    """Not pending: the pod's binding is not seen yet. No bid: the bid is not seen yet."""
     lease = lease_of(bid_for(pod()), phase)
     late_pod = snapshot(pods=[pod()], bids=[bid_for(pod())], leases=[lease])
     late_bid = snapshot(pods=[pod()], leases=[lease])
     for seen in (late_pod, late_bid):
         assert "ReleaseLease" not in words(scheduling.plan(seen))
-
-
-def test_a_draining_lease_is_released_though_a_pod_waits():
-    bid = bid_for(pod())
-    planned = scheduling.plan(
-        snapshot(pods=[pod()], bids=[bid], leases=[lease_of(bid, "Draining")])
-    )
-    assert "ReleaseLease" in words(planned)
 
 
 # Everything in any order.
@@ -467,7 +459,7 @@ class Plane:
         return [found for found in self.now["pods"].values() if scheduling.is_live_on(found, name)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.integers(0, 2**32), st.integers(10, 150))
 def test_any_order_of_events_keeps_the_rules_and_comes_to_rest(seed, steps):
     plane, dice = Plane(), random.Random(seed)
@@ -476,7 +468,7 @@ def test_any_order_of_events_keeps_the_rules_and_comes_to_rest(seed, steps):
     plane.comes_to_rest()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 2**32), st.integers(10, 100))
 def test_any_part_of_a_plan_in_any_order_comes_to_the_same_end(seed, steps):
     """The controller may be killed between any two operations."""

@@ -211,8 +211,7 @@ def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operatio
             lease["metadata"].get("deletionTimestamp")
             # Without a phase it was only just made, and says nothing yet.
             or phase_of(lease) in ("", Phase.RELEASED)
-            # A pod that waits cannot use a lease that drains.
-            or (lease["spec"]["bid"]["name"] in wanted and phase_of(lease) != Phase.DRAINING)
+            or lease["spec"]["bid"]["name"] in wanted
             or lease["spec"]["bid"]["name"] in by_hand
             or any(is_live_on(pod, name) for pod in snapshot.pods)
         ):
