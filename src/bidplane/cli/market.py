@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 
+from bidplane.api import labels
 from bidplane.api.exchange import Prices, Round
-from bidplane.cli.common import Data, ask, console, http, print_table, refusal
+from bidplane.api.kinds import BID
+from bidplane.cli.common import Data, ask, console, http, print_table, refusal, with_host
+from bidplane.cli.ledger import Where, place
+from bidplane.errors import ApiError, UserError
+from bidplane.kube.client import Client, Object
+from bidplane.ledger import Ledger
+from bidplane.ledger.rounds import explain_bid, find_round
+from bidplane.ledger.rounds import replay as replay_round
 
 app = App(name="market", help="Prices and rounds.")
 
@@ -52,6 +63,78 @@ def watch(
         for line in response.iter_lines():
             if line:
                 _show(msgspec.json.decode(line, type=Round))
+
+
+@app.command
+def replay(number: int, /, *, ledger: Where = "", data: Data = None) -> None:
+    """
+    Clear a recorded round again from its saved input; exit code 1 if it comes out otherwise.
+
+    Reads the ledger only. A Bidplane of another version may clear otherwise.
+
+    Examples:
+        bidplane market replay 17
+    """
+    books = Ledger.open(place(ledger, data), read_only=True)
+    try:
+        found = replay_round(find_round(books, number))
+    finally:
+        books.close()
+    result = found.result
+    what = (
+        f"{len(found.input.asks)} bids and {len(found.input.incumbents)} leases:"
+        f" {len(result.won)} won, {len(result.lost)} lost,"
+        f" {len(result.kept)} stayed, {len(result.displaced)} were displaced"
+    )
+    if not found.is_same:
+        parts = ", ".join(found.differences)
+        console.print(f"round {number} comes out otherwise now: {parts} ({what})", style="bold red")
+        sys.exit(1)
+    console.print(f"round {number}: the same result again, to the byte; {what}")
+
+
+@app.command
+def explain(bid: str, /, *, ledger: Where = "", data: Data = None) -> None:
+    """
+    Why a bid won or lost, what would have won, and what it would have cost.
+
+    BID is its uid, or its name (AGENT/NAME if several agents use it) while Bidplane runs.
+
+    Examples:
+        bidplane market explain trainer/train-1
+    """
+    books = Ledger.open(place(ledger, data), read_only=True)
+    try:
+        verdict = explain_bid(books, bid)
+        if verdict is None and not ledger:
+            verdict = explain_bid(books, _uid_of(bid, data))
+    finally:
+        books.close()
+    if verdict is None:
+        raise UserError(f"no recorded round knows a bid {bid!r}: name it by its uid")
+    console.print(f"{bid}, round {verdict.round}: {verdict.sentence}", soft_wrap=True, markup=False)
+
+
+def _uid_of(name: str, data: Path | None) -> str:
+    async def bids(host: Client) -> Sequence[Object]:
+        return (await host.list(BID)).items
+
+    try:
+        found = {
+            obj["metadata"]["uid"]
+            for obj in with_host(data, bids)
+            if name in (obj["metadata"]["name"], f"{_agent(obj)}/{obj['metadata']['name']}")
+        }
+    except (ApiError, UserError):
+        return name  # it does not run: only what the ledger knows can be told
+    if len(found) > 1:
+        raise UserError(f"several agents have a bid {name!r}: say AGENT/{name}")
+    return found.pop() if found else name
+
+
+def _agent(bid: Object) -> str:
+    agent: str = (bid["metadata"].get("labels") or {}).get(labels.AGENT, "")
+    return agent
 
 
 def _show(found: Round) -> None:

@@ -1,0 +1,103 @@
+"""Rounds that were recorded: cleared again, and asked what they meant for one bid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from bidplane.api.bid import BidReason
+from bidplane.api.money import cost, format_credits
+from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
+from bidplane.core.market.explain import explain, explain_win
+from bidplane.errors import UserError
+from bidplane.ledger.ledger import Ledger
+from bidplane.ledger.records import Round, lease_id
+
+_HOUR = 3600
+
+
+class Replay(NamedTuple):
+    number: int
+    input: RoundInput
+    result: RoundResult  # as it comes out now
+    differences: tuple[str, ...]  # parts of the result that are not as recorded
+
+    @property
+    def is_same(self) -> bool:
+        return not self.differences
+
+
+def replay(record: Round) -> Replay:
+    """Clear the round's saved input again and compare with the result that was saved."""
+    given = msgspec.json.decode(record.input, type=RoundInput)
+    result = clear_round(given)
+    if msgspec.json.encode(result) == record.result:
+        return Replay(record.number, given, result, ())
+    then = msgspec.json.decode(record.result)
+    now = msgspec.json.decode(msgspec.json.encode(result))
+    parts = sorted({*then, *now})
+    different = tuple(part for part in parts if then.get(part) != now.get(part))
+    return Replay(record.number, given, result, different or ("its text",))
+
+
+def find_round(ledger: Ledger, number: int) -> Round:
+    found = ledger.rounds_after(number - 1, limit=1)
+    if not found or found[0].number != number:
+        last = ledger.last_round
+        have = f"rounds 1 to {last} are recorded" if last else "none is recorded yet"
+        raise UserError(f"there is no round {number}: {have}")
+    return found[0]
+
+
+class Verdict(NamedTuple):
+    round: int
+    sentence: str
+
+
+def explain_bid(ledger: Ledger, uid: str) -> Verdict | None:
+    """Why the bid won or lost in the last round it took part in; None if it never did."""
+    for record in _backwards(ledger):
+        given = msgspec.json.decode(record.input, type=RoundInput)
+        ask = next((ask for ask in given.asks if ask.id == uid), None)
+        if ask is not None:
+            result = msgspec.json.decode(record.result, type=RoundResult)
+            return Verdict(record.number, _sentence(ledger, ask, result))
+    return None
+
+
+def _sentence(ledger: Ledger, ask: Ask, result: RoundResult) -> str:
+    for won in result.won:
+        if won.ask == ask.id:
+            hourly = format_credits(cost(won.price, won.gpus, _HOUR))
+            said = explain_win(ask.gpus, won.gpus, won.price, won.lot)
+            offered = f"it offered {format_credits(ask.price)}, and one less than the price"
+            ending = _ending(ledger, ask.id)
+            return f"{said}, {hourly} an hour; {offered} would have lost{ending}"
+    for lost in result.lost:
+        if lost.ask == ask.id:
+            if lost.price_to_win is None:
+                return explain(lost)
+            hourly = f"{format_credits(cost(lost.price_to_win, lost.gpus, _HOUR))} an hour at most"
+            if lost.reason is BidReason.WALLET_TOO_SMALL:  # its price may have been enough
+                price = format_credits(lost.price_to_win)
+                return f"{explain(lost)}; with credits, {price} would have won, for {hourly}"
+            return f"{explain(lost)}, for {hourly}"
+    return "it took part, and the round says nothing of it"
+
+
+def _ending(ledger: Ledger, uid: str) -> str:
+    lease = ledger.lease(lease_id(uid))
+    if lease is None or not lease.reason:
+        return ""
+    paid = f", compensated with {format_credits(lease.compensation)}" if lease.compensation else ""
+    return f"; its lease has ended or is ending ({lease.reason}{paid})"
+
+
+def _backwards(ledger: Ledger, *, at_once: int = 50) -> Iterator[Round]:
+    end = ledger.last_round
+    while end > 0:
+        start = max(0, end - at_once)
+        yield from reversed(ledger.rounds_after(start, limit=end - start))
+        end = start
