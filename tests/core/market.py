@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from hypothesis import strategies as st
 
+from bidplane.core.chain import CHAIN, Block
 from bidplane.core.market.clearing import Contestant
-from bidplane.core.market.model import CHAIN, ONE, Ask, Domain, Incumbent, Lot, RoundInput
-from bidplane.core.market.room import Block
+from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
 
 FLOOR = 100
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidplane.core.chain import Block
 from bidplane.core.market.clearing import Contestant, clear
 from bidplane.core.market.model import ONE
-from bidplane.core.market.room import Block
 
 from .market import contests, packs
 

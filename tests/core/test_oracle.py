@@ -13,9 +13,10 @@ import highspy
 import numpy as np
 import pytest
 
+from bidplane.core.chain import CHAIN, Block
 from bidplane.core.market.clearing import Contestant, clear
-from bidplane.core.market.model import CHAIN, ONE
-from bidplane.core.market.room import Block, Room
+from bidplane.core.market.model import ONE
+from bidplane.core.market.room import Room
 
 FLOOR = 300_000
 

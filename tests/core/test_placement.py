@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from bidplane.core.chain import Block
 from bidplane.core.market.clearing import Contestant, clear
 from bidplane.core.placement import PlacementError, Shelf, place
 
@@ -34,7 +35,7 @@ def test_every_winner_gets_a_seat(contest: tuple[dict[str, int], list[Contestant
         for name, devices in stock.items()
     ]
     new = [c for c in outcome.accepted if not c.block.domain]
-    seats = place(shelves, [(c.id, c.block.size) for c in new])
+    seats = place(shelves, [(c.id, c.block) for c in new])
     kept = [d for c in running if c.id not in gone for d in seated[c.id]]
     given_out = [device for seat in seats.values() for device in seat.devices]
     assert len(kept + given_out) == len(set(kept + given_out))
@@ -50,23 +51,23 @@ def test_every_winner_gets_a_seat(contest: tuple[dict[str, int], list[Contestant
 
 def test_free_devices_go_before_those_somebody_must_leave() -> None:
     shelves = [Shelf("d0", ("0/0",), {"old": ("0/1",)}), Shelf("d1", ("1/0", "1/1"))]
-    seats = place(shelves, [("new", 2)])
+    seats = place(shelves, [("new", Block(2))])
     assert seats["new"].devices == ("1/0", "1/1")
     assert seats["new"].taken_from == {}
 
 
 def test_the_tightest_domain_is_used_so_that_large_blocks_stay_whole() -> None:
     shelves = [Shelf("d0", tuple(f"0/{i}" for i in range(8))), Shelf("d1", ("1/0", "1/1"))]
-    assert place(shelves, [("one", 1)])["one"].domain == "d1"
+    assert place(shelves, [("one", Block(1))])["one"].domain == "d1"
 
 
 def test_of_two_the_higher_ranked_waits_less() -> None:
     shelves = [Shelf("d0", ("0/0",), {"old": ("0/1",)})]
-    seats = place(shelves, [("higher", 1), ("lower", 1)])
+    seats = place(shelves, [("higher", Block(1)), ("lower", Block(1))])
     assert seats["higher"].taken_from == {}
     assert seats["lower"].taken_from == {"old": 1}
 
 
 def test_a_broken_promise_is_an_error() -> None:
     with pytest.raises(PlacementError, match="no domain has 4 devices left for b"):
-        place([Shelf("d0", ("0/0", "0/1"))], [("b", 4)])
+        place([Shelf("d0", ("0/0", "0/1"))], [("b", Block(4))])

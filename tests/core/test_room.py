@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.core.market.room import Block, Room
+from bidplane.core.chain import Block
+from bidplane.core.market.room import Room
 
 from .market import fleets, packs, sizes
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
+from bidplane.core.chain import block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -15,7 +16,6 @@ from bidplane.core.market import (
     Lot,
     RoundInput,
     RoundResult,
-    block_size,
     clear_round,
 )
 from bidplane.core.market.explain import explain, explain_win

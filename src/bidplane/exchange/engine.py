@@ -20,6 +20,7 @@ import msgspec
 from bidplane.api.bid import BidStatus
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import PoolStatus
+from bidplane.core.chain import block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import (
     Ask,
@@ -28,7 +29,6 @@ from bidplane.core.market import (
     RoundInput,
     RoundResult,
     Won,
-    block_size,
     clear_round,
     preemption,
 )

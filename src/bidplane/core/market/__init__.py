@@ -20,7 +20,6 @@ from bidplane.core.market.model import (
     RoundInput,
     RoundResult,
     Won,
-    block_size,
 )
 from bidplane.core.market.round import clear_round
 
@@ -36,6 +35,5 @@ __all__ = [
     "RoundInput",
     "RoundResult",
     "Won",
-    "block_size",
     "clear_round",
 ]

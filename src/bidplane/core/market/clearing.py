@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from bidplane.core.chain import Block
 from bidplane.core.market.model import ONE
-from bidplane.core.market.room import Block, Room
+from bidplane.core.market.room import Room
 
 
 class Contestant(NamedTuple):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
-from bidplane.core.market.model import CHAIN, Lost
+from bidplane.core.chain import CHAIN
+from bidplane.core.market.model import Lost
 
 
 def explain(loss: Lost) -> str:

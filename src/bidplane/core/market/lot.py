@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
+from bidplane.core.chain import Block
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant, clear
 from bidplane.core.market.model import (
@@ -27,7 +28,6 @@ from bidplane.core.market.model import (
     RoundResult,
     Won,
 )
-from bidplane.core.market.room import Block
 from bidplane.core.placement import Seat, Shelf, place
 
 # A preemptor that cannot pay for what it displaces costs another clearing. After this
@@ -96,7 +96,7 @@ def _contest(
     asks = {entry.ask.id: entry.ask for entry in entries}
     seats = place(
         (Shelf(d.name, d.free, leaving.get(d.name, {})) for d in lot.domains),
-        [(c.id, c.block.size) for c in clearing.accepted if c.id in asks],
+        [(c.id, c.block) for c in clearing.accepted if c.id in asks],
     )
     return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
 

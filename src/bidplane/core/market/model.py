@@ -11,13 +11,7 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 
-CHAIN = (8, 4, 2, 1)  # block sizes; each divides the one before, which makes counters exact
 ONE = 1024  # a rank weight of 1.0
-
-
-def block_size(gpus: int) -> int | None:
-    """The block an ask is sold as: the next size of the chain, or None above the largest."""
-    return min((size for size in CHAIN if size >= gpus), default=None)
 
 
 class Domain(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,49 +2,62 @@
 Does a set of blocks fit? The only question clearing asks about supply.
 
 Two kinds of block take part. A *pinned* one (a running lease) uses GPUs of its own
-domain. A *movable* one (a new bid) may go to any domain with room. Because every block
+domains. A *movable* one (a new bid) may go to any domain with room. Because every block
 size divides the larger ones, movable blocks need no packing: putting a block of size s
 anywhere lowers the number of free blocks of every size l ≤ s by exactly s/l. So a set
 fits if and only if, with the pinned blocks taken out of their domains, for every size l
 
     Σ over movable blocks of size s ≥ l of s/l   ≤   Σ over domains of ⌊free/l⌋
 
+The same holds below one GPU. A GPU that is sold by halves, quarters and eighths goes on
+with the chain; one that is cut by MIG has a *leaf* per profile, each with its own count,
+and a whole GPU needs all of its leaves. A *gang* is several blocks, all or nothing: it
+needs the sum of what its blocks need.
+
 This is exact for domains of any size, and therefore downward-closed: every subset of a
-set that fits, fits. Critical prices rest on that (see `clearing`).
+set that fits, fits. Critical prices rest on that (see `clearing`). One thing is decided
+beforehand: a GPU that is already cut stays cut for the round, so no whole block gets it
+even if everything on it were given up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-import msgspec
+from bidplane.core.chain import CHAIN, EIGHTHS, Block, Leaf
 
-from bidplane.core.market.model import CHAIN
-
-Counters = tuple[int, ...]  # one per size in CHAIN
-
-
-class Block(msgspec.Struct, frozen=True):
-    size: int
-    domain: str = ""  # "" is movable
+Counters = tuple[int, ...]  # one per size in CHAIN, then one per leaf
 
 
 class Room:
     """
     What is left once some blocks are in. Immutable: `take` and `give` return another.
 
-    `spare[k]` is how many more blocks of size CHAIN[k] would fit; a negative number says
-    that the blocks inside do not fit.
+    `spare[k]` is how many more blocks of the ladder's k-th size would fit; a negative
+    number says that the blocks inside do not fit.
+
+    `free` counts by container: whole GPUs by domain; for a GPU that is already cut, its
+    free eighths, or its free leaves of one profile. `cut` says which of the latter.
     """
 
-    __slots__ = ("free", "spare")
+    __slots__ = ("cut", "free", "leaves", "spare")
 
-    def __init__(self, free: Mapping[str, int], spare: Counters | None = None) -> None:
-        self.free = free  # by domain, pinned blocks taken out
-        self.spare = _count(free) if spare is None else spare
+    def __init__(
+        self,
+        free: Mapping[str, int],
+        spare: Counters | None = None,
+        *,
+        leaves: tuple[Leaf, ...] = (),
+        cut: Mapping[str, str] | None = None,
+    ) -> None:
+        self.free = free
+        self.leaves = leaves
+        self.cut = cut or {}  # by container: the leaf it has, or EIGHTHS
+        self.spare = self._count() if spare is None else spare
 
     def __repr__(self) -> str:
-        counters = " ".join(f"{n}×{size}" for n, size in zip(self.spare, CHAIN, strict=True))
+        names = [*map(str, CHAIN), *(leaf.name for leaf in self.leaves)]
+        counters = " ".join(f"{n}×{name}" for n, name in zip(self.spare, names, strict=True))
         return f"<Room {counters}>"
 
     def take(self, block: Block) -> Room:
@@ -55,31 +68,66 @@ class Room:
         return self._with(block, -1)
 
     def fits(self, block: Block) -> bool:
-        if block.domain and self.free.get(block.domain, 0) < block.size:
+        if block.is_pinned and any(self.free.get(c, 0) < n for c, n in _pins(block)):
             return False
         return min(self.take(block).spare) >= 0
 
     def _with(self, block: Block, sign: int) -> Room:
-        if not block.domain:
-            # A movable block of size s needs s/l of every smaller size, none of a larger.
-            return Room(
-                self.free,
-                tuple(
-                    n - sign * (block.size // size)
-                    for n, size in zip(self.spare, CHAIN, strict=True)
-                ),
-            )
+        if not block.is_pinned:
+            needs = need(block, self.leaves)
+            spare = tuple(n - sign * m for n, m in zip(self.spare, needs, strict=True))
+            return Room(self.free, spare, leaves=self.leaves, cut=self.cut)
         # A pinned one also breaks larger blocks, by how much depends on its domain.
-        before = self.free[block.domain]
-        after = before - sign * block.size
-        return Room(
-            {**self.free, block.domain: after},
-            tuple(
-                n - before // size + after // size
-                for n, size in zip(self.spare, CHAIN, strict=True)
-            ),
-        )
+        free, spare = dict(self.free), self.spare
+        for container, units in _pins(block):
+            before = free[container]
+            free[container] = before - sign * units
+            spare = tuple(
+                n - b + a
+                for n, b, a in zip(
+                    spare,
+                    self._holds(container, before),
+                    self._holds(container, free[container]),
+                    strict=True,
+                )
+            )
+        return Room(free, spare, leaves=self.leaves, cut=self.cut)
+
+    def _holds(self, container: str, free: int) -> Iterator[int]:
+        """How many blocks of each size a container with so much free could hold."""
+        cut = self.cut.get(container)
+        for size in CHAIN:
+            yield 0 if cut else free // size
+        for leaf in self.leaves:
+            if cut == EIGHTHS:
+                yield free * leaf.per_gpu // 8
+            elif cut:
+                yield free if cut == leaf.name else 0
+            else:
+                yield free * leaf.per_gpu
+
+    def _count(self) -> Counters:
+        totals = [0] * (len(CHAIN) + len(self.leaves))
+        for container, free in self.free.items():
+            for k, n in enumerate(self._holds(container, free)):
+                totals[k] += n
+        return tuple(totals)
 
 
-def _count(free: Mapping[str, int]) -> Counters:
-    return tuple(sum(n // size for n in free.values()) for size in CHAIN)
+def need(block: Block, leaves: tuple[Leaf, ...] = ()) -> Counters:
+    """What a movable block takes from each counter."""
+    if not block.share:
+        sizes = [block.size] * block.count + list(block.rest)
+        whole = tuple(sum(s // size for s in sizes) for size in CHAIN)
+        return (*whole, *(block.gpus * leaf.per_gpu for leaf in leaves))
+    mine = next(leaf for leaf in leaves if leaf.name == block.share)
+    below = (
+        # Of a chain, a larger share is so many smaller ones; a MIG leaf is only itself.
+        other.per_gpu // mine.per_gpu if mine.in_chain and other.in_chain else other == mine
+        for other in leaves
+    )
+    return (*(0 for _ in CHAIN), *(int(n) * block.count for n in below))
+
+
+def _pins(block: Block) -> tuple[tuple[str, int], ...]:
+    return block.seats or ((block.domain, block.size),)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 import msgspec
 
 from bidplane.api.bid import BidReason
+from bidplane.core.chain import block_size
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
-from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult, block_size
+from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.routing import Router
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from bidplane.core.chain import Block
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant, clear
 from bidplane.core.market.lot import running
 from bidplane.core.market.model import ONE, Ask, Incumbent, Lot
-from bidplane.core.market.room import Block, Room
+from bidplane.core.market.room import Room
 
 
 class Router:
