@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.exchange import Statement
+from bidplane.api.exchange import Leases, Statement
 from bidplane.api.money import format_credits, parse_credits
 from bidplane.cli.common import ask, console, print_table
 from bidplane.cli.story import Cast, Character, Work
@@ -49,6 +48,7 @@ TELLING = {
     29: "chat again; this time there is room",
 }
 _LONGEST_SECONDS = 90.0
+_SETTLED_SECONDS = 20.0
 
 
 def demo() -> None:
@@ -80,6 +80,7 @@ async def _play(folder: Path) -> None:
         )
         chronicle = Chronicle()
         await _perform(cast, chronicle)
+        await _all_settled(where)
         await asyncio.to_thread(_report, where, chronicle)
     finally:
         if cast is not None:
@@ -106,6 +107,15 @@ async def _perform(cast: Cast, chronicle: Chronicle) -> None:
         finally:
             for task in watching:
                 task.cancel()
+
+
+async def _all_settled(where: Installation) -> None:
+    """The last pod's end is paid for in the next round."""
+    async with asyncio.timeout(_SETTLED_SECONDS):
+        while (
+            await asyncio.to_thread(ask, where.folder, "GET", "/exchange/v1/leases", Leases)
+        ).leases:
+            await asyncio.sleep(0.2)
 
 
 class Chronicle:
@@ -185,12 +195,14 @@ def _report(where: Installation, chronicle: Chronicle) -> None:
     for character in CAST:
         path = f"/exchange/v1/wallets/{character.name}/statement"
         found = ask(where.folder, "GET", path, Statement)
-        sums: Counter[str] = Counter()
+        paid = given = 0
         for line in found.lines:
-            sums[line.kind] += parse_credits(line.amount.removeprefix("-"))
-        paid = sums["rent"] + sums["levy"]
-        given = format_credits(sums["compensation"])
-        rows.append([character.name, format_credits(paid), given, found.balance])
+            amount = parse_credits(line.amount.removeprefix("-"))
+            if line.amount.startswith("-"):
+                paid += amount
+            elif line.kind == "compensation":
+                given += amount
+        rows.append([character.name, format_credits(paid), format_credits(given), found.balance])
     console.print("[bold]Who paid what[/bold] (credits)")
     print_table(["agent", "paid", "compensated", "balance"], rows, right="paid compensated balance")
     console.print()
