@@ -53,6 +53,15 @@ metadata: {name: b}
 spec: {size: 3, tags: [a, b]}
 """
 
+BOUND = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: one, labels: {set: x}}
+data:
+  k: v
+"""
+BOUND_TOO = BOUND.replace("one", "two")
+
 
 def test_apply_get_describe_delete(kubectl: Kubectl) -> None:
     assert kubectl("apply", "-f", "-", input=POD) == "pod/train created\n"
@@ -177,10 +186,56 @@ def test_labels_annotations_patches(kubectl: Kubectl) -> None:
     assert "the object has been modified" in stale.stderr
 
 
-def test_server_side_apply_is_refused(kubectl: Kubectl) -> None:
-    done = kubectl.run("apply", "--server-side", "-f", "-", input=POD, check=False)
-    assert done.returncode == 1
-    assert "server-side apply is not supported" in done.stderr
+def test_server_side_apply(kubectl: Kubectl) -> None:
+    done = kubectl("apply", "--server-side", "-f", "-", input=POD)
+    assert done == "pod/train serverside-applied\n"
+    other = POD.replace("2.50", "3.00")
+    refused = kubectl.run(
+        "apply", "--server-side", "--field-manager=me", "-f", "-", input=other, check=False
+    )
+    assert refused.returncode == 1
+    assert 'conflict with "kubectl": .metadata.annotations.bidplane.dev/max-price' in refused.stderr
+    forced = kubectl(
+        "apply", "--server-side", "--field-manager=me", "--force-conflicts", "-f", "-", input=other
+    )
+    assert forced == "pod/train serverside-applied\n"
+    shown = kubectl("get", "pod", "train", "-o", "yaml", "--show-managed-fields")
+    assert "manager: me" in shown
+
+
+def test_from_client_side_to_server_side(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", input=POD)
+    kubectl("apply", "--server-side", "-f", "-", input=POD.replace("2.50", "3.00"))
+    found = json.loads(kubectl("get", "pod", "train", "-o", "json", "--show-managed-fields"))
+    entries = found["metadata"]["managedFields"]
+    # kubectl keeps its annotation under a second name, and gives up the one it updated with.
+    assert {(entry["manager"], entry["operation"]) for entry in entries} == {
+        ("kubectl", "Apply"),
+        ("kubectl-last-applied", "Apply"),
+    }
+    assert found["metadata"]["annotations"]["bidplane.dev/max-price"] == "3.00"
+
+
+def test_diff(kubectl: Kubectl) -> None:
+    kubectl("apply", "-f", "-", input=BOUND)
+    assert kubectl.run("diff", "-f", "-", input=BOUND).returncode == 0
+    changed = kubectl.run("diff", "-f", "-", input=BOUND.replace("k: v", "k: w"), check=False)
+    assert changed.returncode == 1
+    assert "-  k: v" in changed.stdout
+    assert "+  k: w" in changed.stdout
+    server = kubectl.run(
+        "diff", "--server-side", "--force-conflicts", "-f", "-", input=BOUND, check=False
+    )
+    assert server.returncode in (0, 1), server.stderr
+    assert kubectl("get", "configmap", "one", "-o", "jsonpath={.data.k}") == "v"
+
+
+def test_prune(kubectl: Kubectl) -> None:
+    kubectl("apply", "--prune", "-l", "set=x", "-f", "-", input=f"{BOUND}---{BOUND_TOO}")
+    pruned = kubectl("apply", "--prune", "-l", "set=x", "-f", "-", input=BOUND)
+    assert "configmap/two pruned" in pruned
+    names = kubectl("get", "configmaps", "-l", "set=x", "-o", "name")
+    assert names == "configmap/one\n"
 
 
 def test_logs_of_a_pod_nobody_runs(kubectl: Kubectl) -> None:

@@ -277,18 +277,6 @@ def test_an_object_too_large(plane: Endpoint) -> None:
     assert plane.call("GET", "/api/v1/namespaces/default/pods/a").code == 404
 
 
-def test_server_side_apply_is_refused_by_name(plane: Endpoint) -> None:
-    answer = plane.call(
-        "PATCH",
-        "/api/v1/namespaces/default/configmaps/a",
-        b"metadata: {name: a}",
-        media="application/apply-patch+yaml",
-        fieldManager="x",
-    )
-    assert answer.code == 415
-    assert "server-side apply is not supported" in answer.body["message"]
-
-
 @pytest.mark.parametrize("subresource", ["exec", "attach", "portforward", "resize"])
 def test_what_is_not_there_says_so(plane: Endpoint, subresource: str) -> None:
     plane.ok("POST", "/api/v1/namespaces/default/pods", pod("a"))

@@ -34,6 +34,7 @@ class Call(msgspec.Struct, kw_only=True):
     user: User = SYSTEM
     dry_run: bool = False
     field_validation: str = "Warn"  # Ignore | Warn | Strict
+    manager: str = ""  # who will own what is written; "" for the plane itself
     warnings: list[str] = []
 
     @property

@@ -37,6 +37,7 @@ class Shape:
         "kind",
         "list_map_keys",
         "list_type",
+        "map_type",
         "merge_key",
         "nullable",
         "patch_strategy",
@@ -64,6 +65,7 @@ class Shape:
         self.patch_strategy: tuple[str, ...] = ()
         self.list_type = ""
         self.list_map_keys: tuple[str, ...] = ()
+        self.map_type = ""  # "atomic": applied whole
 
 
 # Built-in kinds.
@@ -106,6 +108,8 @@ def _node(facts: Mapping[str, Any]) -> Shape:
     else:
         shape = Shape()
         _fill(shape, facts)
+    if "ref" in facts:
+        shape.map_type = facts.get("mapType", shape.map_type)
     if meaningful:
         shape.default = default
     return shape
@@ -126,6 +130,7 @@ def _fill(shape: Shape, facts: Mapping[str, Any]) -> None:
     shape.merge_key = facts.get("mergeKey", "")
     shape.patch_strategy = tuple(filter(None, facts.get("patchStrategy", "").split(",")))
     shape.list_type = facts.get("listType", "")
+    shape.map_type = facts.get("mapType", "")
     shape.list_map_keys = tuple(facts.get("listMapKeys", ()))
     shape.required = tuple(facts.get("required", ()))
 
@@ -188,6 +193,7 @@ def _structural(schema: Mapping[str, Any]) -> Shape:
         shape.pattern = _pattern(schema["pattern"])
     shape.rules = {name: schema[name] for name in _RULES if schema.get(name) is not None}
     shape.list_type = schema.get("x-kubernetes-list-type") or ""
+    shape.map_type = schema.get("x-kubernetes-map-type") or ""
     shape.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
     return shape
 

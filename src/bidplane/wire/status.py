@@ -187,8 +187,9 @@ def status(error: ApiError) -> dict[str, Any]:
         "metadata": {},
         "status": "Failure",
         "message": str(error),
-        "reason": error.reason,
     }
+    if error.reason:
+        body["reason"] = error.reason
     if isinstance(error, Refused):
         details = _details(error)
         if details:

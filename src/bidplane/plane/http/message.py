@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from bidplane.errors import ApiError
-from bidplane.wire import protobuf, status
+from bidplane.wire import protobuf, status, yaml
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -92,10 +92,12 @@ def decode(body: bytes, media_type: str, also: Iterable[str] = ()) -> Any:
             return protobuf.decode(body)
         except protobuf.ProtobufError as error:
             raise status.bad_request(f"the body cannot be decoded: {error}") from error
+    if media_type == "application/yaml":
+        return yaml.load(body) or {}
     if media_type not in ("", "application/json", *also):
         raise status.unsupported(
             "the body of the request was in an unknown format - accepted media types include:"
-            f" application/json, {_PROTOBUF}"
+            f" application/json, application/yaml, {_PROTOBUF}"
         )
     try:
         return msgspec.json.decode(body) if body else {}

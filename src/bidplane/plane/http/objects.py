@@ -13,9 +13,10 @@ from bidplane.plane.http import forms, reviews, streams
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import Answer, Request, Send, answer
 from bidplane.plane.plane import Plane
-from bidplane.plane.verbs import bind, create, delete, evict, get, patch, update, watch
+from bidplane.plane.verbs import apply, bind, create, delete, evict, get, patch, update, watch
 from bidplane.plane.verbs import list as listing
-from bidplane.wire import paths, status
+from bidplane.wire import managers, paths, status, yaml
+from bidplane.wire.status import Cause
 
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
 
@@ -88,6 +89,19 @@ def _options(call: Call, request: Request) -> None:
         )
     call.field_validation = validation
     call.dry_run = _dry_run(request.query.get("dryRun", ""))
+    call.manager = _manager(request)
+
+
+def _manager(request: Request) -> str:
+    """Who writes: as the client says, or the program that its user agent names."""
+    given = request.query.get("fieldManager", "")
+    if len(given) > managers.NAME_LIMIT:
+        words = f"Too long: may not be more than {managers.NAME_LIMIT} bytes"
+        cause = Cause(words, "fieldManager", "FieldValueTooLong")
+        raise status.invalid(status.About(group="meta.k8s.io", kind="PatchOptions"), [cause])
+    agent = request.header(b"user-agent").partition("/")[0]
+    named = given or "".join(filter(str.isprintable, agent))[: managers.NAME_LIMIT]
+    return named or "unknown"
 
 
 def _dry_run(text: str) -> bool:
@@ -146,9 +160,27 @@ async def _update(plane: Plane, call: Call, request: Request) -> Answer:
 async def _patch(plane: Plane, call: Call, request: Request) -> Answer:
     _options(call, request)
     media_type = request.media_type
+    _patch_options(request, media_type)
+    if media_type == patch.APPLY:
+        config = yaml.load(await request.body())
+        made, new = await apply.apply(plane, call, config, force=request.flag("force"))
+        return answer(made, 201 if new else 200)
     allowed = patch.accepted(call)
     body = await request.decoded(*allowed) if media_type in allowed else {}
     return answer(await patch.patch(plane, call, body, media_type))
+
+
+def _patch_options(request: Request, media_type: str) -> None:
+    cause = None
+    if media_type == patch.APPLY:
+        if not request.query.get("fieldManager"):
+            words = "Required value: is required for apply patch"
+            cause = Cause(words, "fieldManager", "FieldValueRequired")
+    elif "force" in request.query:
+        words = "Forbidden: may not be specified for non-apply patch"
+        cause = Cause(words, "force", "FieldValueForbidden")
+    if cause is not None:
+        raise status.invalid(status.About(group="meta.k8s.io", kind="PatchOptions"), [cause])
 
 
 async def _delete_options(call: Call, request: Request) -> delete.DeleteOptions:

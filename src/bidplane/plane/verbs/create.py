@@ -10,15 +10,18 @@ from bidplane.plane.feed import Key
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs import prepare
 from bidplane.wire import status
+from bidplane.wire.managers import Manager
 from bidplane.wire.status import Cause
 
 _TRIES = 8  # of a generated name
 
 
-async def create(plane: Plane, call: Call, sent: Any) -> Object:
+async def create(
+    plane: Plane, call: Call, sent: Any, owners: list[Manager] | None = None
+) -> Object:
     obj = prepare.shaped(call, sent)
     generated = not obj["metadata"].get("name") and obj["metadata"].get("generateName")
-    prepare.for_create(plane, call, obj)
+    prepare.for_create(plane, call, obj, owners)
     _namespace(plane, call)
     for _ in range(_TRIES):
         if plane.store.latest(call.key) is None:
@@ -26,7 +29,7 @@ async def create(plane: Plane, call: Call, sent: Any) -> Object:
         if not generated:
             raise status.already_exists(call.about)
         obj["metadata"]["name"] = ""
-        prepare.for_create(plane, call, obj)
+        prepare.for_create(plane, call, obj, owners)
     else:
         raise status.already_exists(call.about)
     if call.dry_run:

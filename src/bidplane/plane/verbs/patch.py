@@ -1,4 +1,4 @@
-"""PATCH: change part of an object. Server-side apply is refused until it is real."""
+"""PATCH: change part of an object. Server-side apply has a file of its own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ async def patch(plane: Plane, call: Call, sent: Any, media_type: str) -> Object:
     allowed = accepted(call)
     if media_type not in allowed:
         words = "the body of the request was in an unknown format - accepted media types include:"
-        hint = "; server-side apply is not supported by this server yet"
-        raise status.unsupported(
-            f"{words} {', '.join(allowed)}" + (hint if "apply-patch" in media_type else "")
-        )
+        raise status.unsupported(f"{words} {', '.join((*allowed, APPLY))}")
     if media_type != JSON and not isinstance(sent, dict) and not hasattr(sent, "keys"):
         raise status.bad_request("error decoding patch: a merge patch is a JSON object")
 

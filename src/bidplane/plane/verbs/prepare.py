@@ -6,12 +6,15 @@ Nothing here awaits: the verbs rely on it (see `store`).
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from bidplane.kube.client import Object
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
-from bidplane.wire import crds, decode, kinds, metadata, resources, status, validate
+from bidplane.wire import crds, decode, kinds, managers, metadata, resources, status, validate
+from bidplane.wire.fields import BadFields
+from bidplane.wire.managers import Manager
 from bidplane.wire.shapes import Shape
 from bidplane.wire.status import Cause
 
@@ -52,8 +55,14 @@ def _judge(call: Call, report: decode.Report, name: str) -> None:
     call.warnings.extend(said)
 
 
-def for_create(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
-    """Give a new object what the server gives it, and refuse it if it is wrong."""
+def for_create(
+    plane: Plane, call: Call, obj: dict[str, Any], owners: list[Manager] | None = None
+) -> None:
+    """
+    Give a new object what the server gives it, and refuse it if it is wrong.
+
+    `owners` are its field managers when it was applied; else the caller owns all of it.
+    """
     resource, rules, meta = call.resource, kinds.rules(call.resource.storage), obj["metadata"]
     if resource.namespaced:
         if meta.get("namespace") not in (None, "", call.namespace):
@@ -76,13 +85,20 @@ def for_create(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
     if resource.has_status and not rules.keeps_status:
         obj.pop("status", None)
     rules.default(obj)
+    _own_fields(plane, call, obj, None, owners)
     rules.create(obj)
     _own(plane, call, obj)
     named = _named(call, meta.get("name", ""))
     _check(plane, named, "CREATE", obj, None)
 
 
-def for_update(plane: Plane, call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
+def for_update(
+    plane: Plane,
+    call: Call,
+    new: dict[str, Any],
+    old: Object,
+    owners: list[Manager] | None = None,
+) -> dict[str, Any]:
     """`new` as it may replace `old`: with what only the server sets, and only what may change."""
     resource, rules = call.resource, kinds.rules(call.resource.storage)
     changed_fixed = metadata.carry_over(new, old)
@@ -91,6 +107,7 @@ def for_update(plane: Plane, call: Call, new: dict[str, Any], old: Object) -> di
     elif resource.has_status and not _owns_status(call):
         _put(new, "status", old.get("status"))
     rules.default(new)
+    _own_fields(plane, call, new, old, owners)
     _own(plane, call, new)
     if changed_fixed:
         raise status.invalid(call.about, changed_fixed)
@@ -98,6 +115,42 @@ def for_update(plane: Plane, call: Call, new: dict[str, Any], old: Object) -> di
         new["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
     _check(plane, call, "UPDATE", new, old)
     return new
+
+
+PLANE = "bidplane"  # the manager of what controllers in this process write
+
+
+def _own_fields(
+    plane: Plane,
+    call: Call,
+    new: dict[str, Any],
+    old: Object | None,
+    owners: list[Manager] | None,
+) -> None:
+    """Write down who owns which field now."""
+    resource = call.resource
+    if owners is None:
+        # Only a write of the whole object may edit the entries themselves.
+        found, tracked = managers.of({"metadata": {}} if call.subresource else new, old)
+        # What the plane itself makes is not tracked until somebody cares who owns it.
+        if tracked and (call.manager or found):
+            who = Manager(
+                name=call.manager or PLANE,
+                operation=managers.UPDATE,
+                api_version=resource.api_version,
+                subresource=call.subresource,
+            )
+            before = None if old is None else call.shown(old)
+            shape = resources.shape(resource)
+            # Entries nobody can tell apart are for validation to speak of.
+            with contextlib.suppress(BadFields):
+                found = managers.updated(found, who, call.shown(new), before, shape, plane.now())
+    else:
+        found = owners
+    if found:
+        new["metadata"]["managedFields"] = managers.encode(found)
+    else:
+        new["metadata"].pop("managedFields", None)
 
 
 def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from bidplane.plane.feed import Item
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs import prepare
 from bidplane.wire import status
+from bidplane.wire.managers import Manager
 from bidplane.wire.status import Cause
 
 
@@ -30,14 +31,24 @@ async def update(plane: Plane, call: Call, sent: Any) -> Object:
     return await change(plane, call, replaced)
 
 
-async def change(plane: Plane, call: Call, make: Callable[[Object], Any]) -> Object:
-    """Put `make(current)` in place of the current object."""
+async def change(
+    plane: Plane,
+    call: Call,
+    make: Callable[[Object], Any],
+    owners: Callable[[], list[Manager]] | None = None,
+) -> Object:
+    """
+    Put `make(current)` in place of the current object.
+
+    `owners`, asked after `make`, says who owns its fields then; else the caller takes what it
+    changes.
+    """
     latest = plane.store.latest(call.key)
     if latest is None:
         raise status.not_found(call.about)
     new = prepare.shaped(call, make(call.shown(latest.obj)))
     _preconditions(call, new, latest)
-    new = prepare.for_update(plane, call, new, latest.obj)
+    new = prepare.for_update(plane, call, new, latest.obj, owners() if owners else None)
     if call.dry_run:
         return call.shown(new)
     if _same(new, latest.obj):

@@ -166,7 +166,10 @@ def _container_problems(
             found.append(Cause(words, place, "FieldValueNotFound"))
     for at, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
-        if not 0 < number < 65536:
+        if not number:
+            place = f"{path}.ports[{at}].containerPort"
+            found.append(Cause("Required value", place, "FieldValueRequired"))
+        elif not 0 < number < 65536:
             words = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
             found.append(Cause(words, f"{path}.ports[{at}].containerPort"))
     return found + _resource_problems(container.get("resources") or {}, f"{path}.resources")

@@ -75,6 +75,24 @@ def _default_job(obj: dict[str, Any]) -> None:
     _default_template(obj)
 
 
+def _create_job(obj: dict[str, Any]) -> None:
+    """A Job finds its pods by its own uid, unless its author says otherwise."""
+    spec, metadata = obj.get("spec") or {}, obj["metadata"]
+    template = spec.get("template")
+    if spec.get("manualSelector") or spec.get("selector") or not isinstance(template, dict):
+        return
+    uid, name = metadata["uid"], metadata.get("name", "")
+    given = template.setdefault("metadata", {})
+    given["labels"] = {
+        **(given.get("labels") or {}),
+        "batch.kubernetes.io/controller-uid": uid,
+        "batch.kubernetes.io/job-name": name,
+        "controller-uid": uid,
+        "job-name": name,
+    }
+    spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
+
+
 def _validate_job(obj: Object) -> list[Cause]:
     found = _validate_template(obj)
     template = ((obj.get("spec") or {}).get("template") or {}).get("spec") or {}
@@ -100,5 +118,5 @@ REPLICA_SET = Rules(
 DEPLOYMENT = Rules(
     default=_default_deployment, validate=_selected, change=_same_selector, generation=True
 )
-JOB = Rules(default=_default_job, validate=_validate_job, generation=True)
+JOB = Rules(default=_default_job, create=_create_job, validate=_validate_job, generation=True)
 POD_TEMPLATE = Rules(default=_default_pod_template)
