@@ -5,6 +5,9 @@ The cache is what controllers read; the API is what they write. An informer list
 then follows changes from that revision, and lists again when the server no longer has
 the history (410) or cannot be reached. Handlers hear of each difference once, also of
 those found by listing again.
+
+A controller sees its own writes at once (`wrote`, `removed`), before the watch tells of
+them: else it would, on its next look, do again what it has just done.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ Handler = Callable[[EventType, Object], None]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped), name
 
 _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_SOON = "1970-01-01T00:00:00Z"
 _PAUSE_SECONDS = 0.05  # before asking again a server that ended a watch without a word
 
 log = structlog.get_logger(__name__)
@@ -41,6 +45,10 @@ class Informer:
         self._labels = labels
         self._fields = fields
         self._objects: dict[Key, Object] = {}
+        self._spaces: dict[str, dict[str, Object]] = {}  # the same, by namespace
+        self._revision = 0  # up to which the server has told us everything
+        self._ahead: set[Key] = set()  # what we wrote and the watch has not told yet
+        self._removed: set[str] = set()  # uids whose end was asked for and is not told yet
         self._handlers: list[Handler] = []
         self._failures = 0
 
@@ -55,6 +63,35 @@ class Informer:
 
     def items(self) -> list[Object]:
         return list(self._objects.values())
+
+    def in_namespace(self, namespace: str) -> list[Object]:
+        """
+        What is in `namespace`, and of what we asked to go, that it is going.
+
+        When it will be gone only the server knows: the time shown for that says nothing.
+        """
+        found = self._spaces.get(namespace, {}).values()
+        if not self._removed:
+            return list(found)
+        return [_going(obj) if _uid(obj) in self._removed else obj for obj in found]
+
+    def wrote(self, obj: Object) -> None:
+        """What the server answered to a write of ours."""
+        revision = _number(obj)
+        if revision <= self._revision:
+            return  # the watch was quicker, and may know of its end
+        known = self._objects.get(key_of(obj))
+        if known is None or _number(known) < revision:
+            self._ahead.discard(key_of(obj))
+            self._tell("MODIFIED", obj)
+            self._ahead.add(key_of(obj))
+
+    def removed(self, obj: Object) -> None:
+        """The server accepted our wish that this object goes."""
+        known = self._objects.get(key_of(obj))
+        if known is None or _uid(known) != _uid(obj) or _is_going(known):
+            return
+        self._removed.add(_uid(obj))
 
     async def run(self) -> None:
         """List and follow, until cancelled."""
@@ -79,10 +116,16 @@ class Informer:
                 await self._back_off(error)
 
     async def _list(self) -> str:
+        before = set(self._ahead)
         listing = await self._client.list(self.kind, labels=self._labels, fields=self._fields)
+        # What was written before we asked is in the list; what was written since may not be.
+        self._ahead -= before
         fresh = {key_of(obj): obj for obj in listing.items}
+        at = int(listing.resource_version or 0)
         for key in self._objects.keys() - fresh.keys():
-            self._tell("DELETED", self._objects[key])
+            if key not in self._ahead or _number(self._objects[key]) <= at:
+                self._tell("DELETED", self._objects[key])
+        self._revision = at
         for obj in fresh.values():
             self._tell("MODIFIED", obj)
         self.synced.set()
@@ -94,6 +137,7 @@ class Informer:
         ):
             revision = event.object["metadata"]["resourceVersion"]
             self._failures = 0
+            self._revision = int(revision)
             if event.type != "BOOKMARK":
                 self._tell(event.type, event.object)
         return revision
@@ -102,16 +146,24 @@ class Informer:
         key = key_of(obj)
         known = self._objects.get(key)
         if event == "DELETED":
+            self._removed.discard(_uid(obj))
             if known is None:
                 return
-            del self._objects[key]
+            if key in self._ahead and _number(known) > _number(obj):
+                return  # the end of the one before
+            self._drop(key)
         else:
             if known is not None and _uid(known) != _uid(obj):
                 # Its end was missed; another has its name.
                 self._tell("DELETED", known)
                 known = None
-            self._objects[key] = obj
-            if known is not None and revision_of(known) == revision_of(obj):
+            if key in self._ahead and known is not None and _number(known) > _number(obj):
+                return  # the watch has not reached our write yet
+            self._ahead.discard(key)
+            if _is_going(obj):
+                self._removed.discard(_uid(obj))
+            self._put(obj)
+            if known is not None and _number(known) == _number(obj):
                 return
             event = "ADDED" if known is None else "MODIFIED"
         for handler in self._handlers:
@@ -119,6 +171,19 @@ class Informer:
                 handler(event, obj)
             except Exception as error:  # the cache must stay true for the others
                 log.error("bug in a handler", kind=str(self.kind), exc_info=error)
+
+    def _put(self, obj: Object) -> None:
+        key = key_of(obj)
+        self._objects[key] = obj
+        self._spaces.setdefault(key[0], {})[key[1]] = obj
+
+    def _drop(self, key: Key) -> None:
+        self._ahead.discard(key)
+        del self._objects[key]
+        space = self._spaces[key[0]]
+        del space[key[1]]
+        if not space:
+            del self._spaces[key[0]]
 
     async def _back_off(self, error: ApiError) -> None:
         if self._failures == len(_RETRY_SECONDS):  # said once, when it looks lasting
@@ -138,6 +203,14 @@ def _uid(obj: Object) -> str:
     return uid
 
 
-def revision_of(obj: Object) -> str:
-    revision: str = obj["metadata"].get("resourceVersion", "")
-    return revision
+def _going(obj: Object) -> Object:
+    return {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": _SOON}}
+
+
+def _is_going(obj: Object) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def _number(obj: Object) -> int:
+    """Revisions are numbers of one clock, ours and etcd's: Kubernetes promises it since 1.35."""
+    return int(obj["metadata"].get("resourceVersion") or 0)

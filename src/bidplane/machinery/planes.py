@@ -18,6 +18,7 @@ from bidplane.api.kinds import Kind
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.informer import Handler, Informer
+from bidplane.machinery.noting import NotingClient
 
 PlaneHandler = Callable[[str, EventType, Object], None]
 
@@ -46,8 +47,8 @@ class PlaneCache:
 
     def __init__(self, name: str, client: Client, kinds: Sequence[Kind], clock: Clock) -> None:
         self.name = name
-        self.client = client
         self._informers = {kind: Informer(client, kind, clock=clock) for kind in kinds}
+        self.client: Client = NotingClient(client, self._informers)
 
     def __getitem__(self, kind: Kind) -> Informer:
         return self._informers[kind]

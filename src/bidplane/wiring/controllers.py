@@ -19,25 +19,35 @@ from bidplane.api.kinds import (
     POD,
     POD_TEMPLATE,
     RESOURCE_SLICE,
+    Kind,
 )
 from bidplane.controllers.agent import AgentController
 from bidplane.controllers.lease import LeaseController
 from bidplane.controllers.requeue import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
+from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
+from bidplane.controllers.workloads import Workloads
+from bidplane.controllers.workloads.reconciler import Sites
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
-from bidplane.machinery.planes import PlaneCache, PlaneCaches, PlaneDriver
+from bidplane.machinery.planes import PlaneCache, PlaneCaches, PlaneDriver, PlaneHandler
 from bidplane.runtime.credentials import HOST_PLANE
 
 HOST_KINDS = (AGENT, BID, GPU_LEASE, POD, NODE, RESOURCE_SLICE, EVENT)
-PLANE_KINDS = (POD, BID, GPU_LEASE, NODE, POD_TEMPLATE)
+PLANE_KINDS = tuple(dict.fromkeys((POD, BID, GPU_LEASE, NODE, POD_TEMPLATE, *WORKLOAD_KINDS)))
 
 
 class Controllers:
-    def __init__(self, host: Client, driver: PlaneDriver, *, clock: Clock) -> None:
-        self._host = PlaneCache(HOST_PLANE, host, HOST_KINDS, clock)
+    """`own_host` says that the host is a plane of ours: a cluster has these controllers."""
+
+    def __init__(
+        self, host: Client, driver: PlaneDriver, *, clock: Clock, own_host: bool = False
+    ) -> None:
+        self._own_host = own_host
+        kinds = dict.fromkeys((*HOST_KINDS, *(WORKLOAD_KINDS if own_host else ())))
+        self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
         agents = self._host[AGENT]
         self.all: list[Controller[Any]] = [
@@ -51,7 +61,22 @@ class Controllers:
             LeaseController(self._host, self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
+            # Deployments, Jobs, … as in any Kubernetes.
+            *Workloads(self._sites(), clock=clock).controllers,
         ]
+
+    def _sites(self) -> Sites:
+        def get(name: str) -> PlaneCache | None:
+            if name != HOST_PLANE:
+                return self._planes.get(name)
+            return self._host if self._own_host else None
+
+        def on_change(kind: Kind, handler: PlaneHandler) -> None:
+            self._planes.on_change(kind, handler)
+            if self._own_host:
+                self._host[kind].on_change(lambda event, obj: handler(HOST_PLANE, event, obj))
+
+        return Sites(get, on_change)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -117,7 +117,7 @@ async def run_server(
         installation.write_address(
             Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
         )
-        controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock)
+        controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
         async with asyncio.TaskGroup() as group:
             group.create_task(serve(app, listener, certificates))
             group.create_task(controllers.run())

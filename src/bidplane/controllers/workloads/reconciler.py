@@ -1,0 +1,82 @@
+"""
+The frame every workload's reconciler has: which key to look at when what changes.
+
+An object that has a controller concerns that one; one that has none concerns whoever
+would adopt it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bidplane.api.kinds import Kind, Object
+from bidplane.controllers.workloads.carry import Carrier
+from bidplane.core.workloads.common import controller_of, labels_of, meta, selector_of
+from bidplane.kube.client import EventType
+from bidplane.machinery.clock import Clock
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.planes import PlaneCache, PlaneHandler
+
+Key = tuple[str, str, str]  # plane, namespace, name
+
+
+class Sites:
+    """Every plane these controllers work in: the agents', and the host's if it is ours."""
+
+    def __init__(
+        self,
+        get: Callable[[str], PlaneCache | None],
+        on_change: Callable[[Kind, PlaneHandler], None],
+    ) -> None:
+        self.get, self.on_change = get, on_change
+
+
+class Reconciler:
+    """`kind` is looked at, when it changes and when one of `dependents` does."""
+
+    kind: Kind
+    dependents: tuple[Kind, ...] = ()
+    component = ""
+
+    def __init__(self, sites: Sites, *, clock: Clock) -> None:
+        self.sites, self.clock = sites, clock
+        self.carrier = Carrier(self.component, clock=clock)
+        self.controller: Controller[Key] = Controller(self.kind.plural, self.reconcile)
+        sites.on_change(self.kind, self._changed)
+        for kind in self.dependents:
+            sites.on_change(kind, self._dependent_changed)
+
+    async def reconcile(self, key: Key) -> float | None:
+        plane, namespace, name = key
+        cache = self.sites.get(plane)
+        if cache is None:
+            return None
+        obj = cache[self.kind].get(namespace, name)
+        if obj is None:
+            await self.gone(cache, namespace, name)
+            return None
+        return await self.look(cache, obj)
+
+    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+        raise NotImplementedError
+
+    async def gone(self, cache: PlaneCache, namespace: str, name: str) -> None:
+        """The object is not there (any more)."""
+
+    def _changed(self, plane: str, event: EventType, obj: Object) -> None:
+        self.controller.add((plane, meta(obj)["namespace"], meta(obj)["name"]))
+
+    def _dependent_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        namespace = meta(obj)["namespace"]
+        owner = controller_of(obj)
+        if owner is not None:
+            if owner["kind"] == self.kind.kind:
+                self.controller.add((plane, namespace, owner["name"]))
+            return
+        cache = self.sites.get(plane)
+        if cache is None or event == "DELETED" or not labels_of(obj):
+            return
+        for candidate in cache[self.kind].in_namespace(namespace):
+            selector = selector_of(candidate)
+            if selector is not None and selector.matches(obj):
+                self.controller.add((plane, namespace, meta(candidate)["name"]))
