@@ -12,7 +12,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD
-from bidplane.api.lease import FINALIZER
+from bidplane.api.lease import CLAIMED, FINALIZER
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import NotFound
 from bidplane.machinery.clock import parse_rfc3339, rfc3339
@@ -52,8 +52,21 @@ class Site:
         await self.settle()
 
     async def settle(self, seconds=1.0):
+        """Let everything happen that is going to; claims are answered as the exchange does."""
         await asyncio.sleep(seconds)
+        if await self._answer_claims():
+            await asyncio.sleep(seconds)
         assert not self._task.done(), self._task
+
+    async def _answer_claims(self):
+        answered = False
+        for lease in await self.all(self.host, GPU_LEASE):
+            status = lease.get("status") or {}
+            claimed = any(c["type"] == CLAIMED for c in status.get("conditions") or ())
+            if claimed and status["phase"] == "Pending":
+                await self.lease_status("Active", name=lease["metadata"]["name"])
+                answered = True
+        return answered
 
     async def pause(self):
         """The controllers stop; the planes stay: what happens now is found at the next start."""

@@ -11,6 +11,9 @@ DEVICES = [
 ]
 
 
+NODE = {"metadata": {"name": "lease-1", "uid": "node-uid"}}
+
+
 def lease(phase="Active", **status):
     return {
         "metadata": {"name": "lease-1", "namespace": "agent-a", "uid": "l1"},
@@ -48,7 +51,7 @@ def products(slice_):
 def test_node_slice_and_mirror_carry_the_leases_name():
     assert leasenodes.mirror(lease(), "default")["metadata"]["name"] == "lease-1"
     assert leasenodes.node(lease(), None)["metadata"]["name"] == "lease-1"
-    assert leasenodes.resource_slice(lease(), [])["metadata"]["name"] == "lease-1"
+    assert leasenodes.resource_slice(lease(), [], NODE)["metadata"]["name"] == "lease-1"
 
 
 def test_the_mirror_stays_until_the_lease_is_over():
@@ -98,7 +101,7 @@ def test_a_notice_without_reason_or_time_is_still_a_notice():
 
 
 def test_the_slice_has_the_leased_devices_and_no_other():
-    slice_ = leasenodes.resource_slice(lease(), [host_slice()])
+    slice_ = leasenodes.resource_slice(lease(), [host_slice()], NODE)
     assert [device["name"] for device in slice_["spec"]["devices"]] == ["gpu-2", "gpu-3"]
     assert products(slice_) == ["H100", "H100"]
     assert slice_["spec"]["nodeName"] == "lease-1"
@@ -112,9 +115,9 @@ def test_a_device_is_known_by_driver_and_pool_too():
         host_slice(node="h100-b", product="A100"),
     ]
     for slices in ([host_slice(), *others], [*others, host_slice()]):
-        assert products(leasenodes.resource_slice(lease(), slices)) == ["H100", "H100"]
+        assert products(leasenodes.resource_slice(lease(), slices, NODE)) == ["H100", "H100"]
 
 
 def test_a_device_the_host_no_longer_shows_keeps_its_name():
-    slice_ = leasenodes.resource_slice(lease(), [])
+    slice_ = leasenodes.resource_slice(lease(), [], NODE)
     assert slice_["spec"]["devices"] == [{"name": "gpu-2"}, {"name": "gpu-3"}]

@@ -63,7 +63,7 @@ def program(tmp_path, pipe):
         return Program(
             name=name,
             command=[sys.executable, "-c", code, str(pipe.write_end)],
-            sockets=[pipe.write_end],
+            inherits=[pipe.write_end],
             log=tmp_path / f"{name}.log",
         )
 
@@ -240,7 +240,7 @@ async def main():
     it = Supervisor()
     descriptor = int(sys.argv[1])
     it.start(Program(name="it", command=[sys.executable, "-c", CHILD, sys.argv[1]],
-                     sockets=[descriptor], log=pathlib.Path(sys.argv[2])))
+                     inherits=[descriptor], log=pathlib.Path(sys.argv[2])))
     await asyncio.Event().wait()
 CHILD = '''
 import os, signal, sys

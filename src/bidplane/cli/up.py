@@ -106,7 +106,7 @@ class Running:
                 str(self.where.folder.resolve()),
                 str(descriptor),
             ],
-            sockets=[descriptor],
+            inherits=[descriptor, self.where.lock_descriptor],
             log=self.where.logs / f"{name}.log",
         )
 

@@ -114,16 +114,18 @@ class LeaseController:
         client = plane.client
         node = plane[NODE].get(None, name)
         if node is None:
-            with suppress(AlreadyExists):
-                await client.create(
-                    RESOURCE_SLICE,
-                    leasenodes.resource_slice(lease, self._host[RESOURCE_SLICE].items()),
-                )
             host_node = self._host[NODE].get(None, lease["spec"]["node"])
             with suppress(AlreadyExists):
                 node = await client.create(NODE, leasenodes.node(lease, host_node))
         if node is None:
             return
+        if not (node.get("status") or {}).get("conditions"):
+            # The node owns its slice, so that one without the other is never left behind.
+            with suppress(AlreadyExists):
+                host_slices = self._host[RESOURCE_SLICE].items()
+                await client.create(
+                    RESOURCE_SLICE, leasenodes.resource_slice(lease, host_slices, node)
+                )
         taints = leasenodes.taints(lease)
         if (node["spec"].get("taints") or []) != taints:
             node = await client.patch(NODE, name, {"spec": {"taints": taints or None}})
@@ -145,11 +147,15 @@ class LeaseController:
         """The mirror was deleted: end what runs, then give the devices back."""
         await self._evict(plane, lease, "Released")
         in_use = self._live_pods(plane, lease) or self._live_host_pods(lease)
-        if not in_use and not is_deleted(lease):
+        if in_use or is_deleted(lease):
+            return
+        name, namespace = lease["metadata"]["name"], lease["metadata"]["namespace"]
+        # Asked of the host itself: given back, the devices may be sold at once, and a cache
+        # may not have heard yet of a pod that was only just made.
+        there = await self._host.client.list(POD, namespace, labels=f"{labels.LEASE}={name}")
+        if not any(_uses_devices(pod) for pod in there.items):
             with suppress(NotFound):
-                await self._host.client.delete(
-                    GPU_LEASE, lease["metadata"]["name"], lease["metadata"]["namespace"]
-                )
+                await self._host.client.delete(GPU_LEASE, name, namespace)
 
     async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> None:
         for pod in self._live_pods(plane, lease):
@@ -203,7 +209,7 @@ class LeaseController:
             pod
             for pod in self._host[POD].items()
             if (pod["metadata"].get("labels") or {}).get(labels.LEASE) == name
-            and phase_of(pod) not in ("Succeeded", "Failed")
+            and _uses_devices(pod)
         ]
 
     async def _remove(self, plane: PlaneCache, name: str, mirror: Object | None) -> None:
@@ -217,8 +223,6 @@ class LeaseController:
                 await _delete_pod(client, pod, 0)
         if plane[NODE].get(None, name) is not None:
             with suppress(NotFound):
-                await client.delete(RESOURCE_SLICE, name)
-            with suppress(NotFound):
                 await client.delete(NODE, name)
         if mirror is not None:
             metadata = mirror["metadata"]
@@ -228,6 +232,10 @@ class LeaseController:
                 await client.patch(
                     GPU_LEASE, name, {"metadata": {"finalizers": None}}, metadata["namespace"]
                 )
+
+
+def _uses_devices(host_pod: Object) -> bool:
+    return phase_of(host_pod) not in ("Succeeded", "Failed")
 
 
 async def _delete_pod(client: Client, pod: Object, grace: int) -> None:

@@ -26,8 +26,6 @@ from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
 
-_USABLE = (Phase.PENDING, Phase.ACTIVE)  # leases a pod may still start on
-
 
 class SyncerController:
     def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
@@ -146,10 +144,9 @@ class SyncerController:
         if copy is not None:
             if is_deleted(pod):
                 await self._delete_host_pod(pod, copy)
-            await self._claim(plane, pod)
             await self._copy_status(plane, pod, copy)
         elif is_deleted(pod):
-            if pod["spec"].get("nodeName"):
+            if pod["spec"].get("nodeName") and not await self._is_on_host(plane, pod):
                 await self._delete_pod(plane, pod)
         elif pod["spec"].get("nodeName") and phase_of(pod) == "Pending":
             await self._create_host_pod(plane, pod)
@@ -158,8 +155,13 @@ class SyncerController:
 
     async def _create_host_pod(self, plane: PlaneCache, pod: Object) -> None:
         lease = self._lease(plane, pod)
-        if lease is None or is_deleted(lease) or phase_of(lease) not in _USABLE:
+        if lease is None or is_deleted(lease):
             return  # the lease controller removes the node, and the pod with it
+        if phase_of(lease) != Phase.ACTIVE:
+            # Claimed first, and only run once the exchange has answered: a lease it lets
+            # go of unclaimed may be sold to somebody else.
+            await self._claim(lease, pod)
+            return
         await self._copy_references(plane, pod, lease)
         await self._ensure_claim(plane, lease)
         wanted = translation.host_pod(plane.name, pod, lease)
@@ -217,10 +219,19 @@ class SyncerController:
             RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
         )
 
-    async def _claim(self, plane: PlaneCache, pod: Object) -> None:
-        """Tell the exchange that the devices are taken; from here on time is charged."""
-        lease = self._lease(plane, pod)
-        if lease is None or phase_of(lease) != Phase.PENDING:
+    async def _is_on_host(self, plane: PlaneCache, pod: Object) -> bool:
+        """Asked of the host itself, whose cache may not have heard yet of a pod just made."""
+        metadata = pod["metadata"]
+        name = translation.host_name(metadata["namespace"], metadata["name"])
+        try:
+            found = await self._host.client.get(POD, name, host_namespace(plane.name))
+        except NotFound:
+            return False
+        return _is_copy_of(found, pod)
+
+    async def _claim(self, lease: Object, pod: Object) -> None:
+        """Ask the exchange for the devices; once the lease is active, time is charged."""
+        if phase_of(lease) != Phase.PENDING:
             return
         conditions = list(lease["status"].get("conditions") or ())
         if any(c["type"] == CLAIMED for c in conditions):
@@ -229,7 +240,7 @@ class SyncerController:
         claimed = {
             "type": CLAIMED,
             "status": "True",
-            "reason": "PodCreated",
+            "reason": "PodBound",
             "message": f"claimed for {pod['metadata']['namespace']}/{pod['metadata']['name']}",
             "lastTransitionTime": rfc3339(self._clock.now()),
         }

@@ -92,8 +92,8 @@ def taints(lease: Object) -> list[dict[str, Any]]:
     return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
 
 
-def resource_slice(lease: Object, host_slices: Iterable[Object]) -> dict[str, Any]:
-    """The leased devices, with the attributes the host's slices give them."""
+def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
+    """The leased devices, with the attributes the host's slices give them. Goes with `node`."""
     known = {
         (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
         for slice_ in host_slices
@@ -105,7 +105,18 @@ def resource_slice(lease: Object, host_slices: Iterable[Object]) -> dict[str, An
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": name, "labels": {labels.LEASE: name}},
+        "metadata": {
+            "name": name,
+            "labels": {labels.LEASE: name},
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": node["metadata"]["name"],
+                    "uid": node["metadata"]["uid"],
+                }
+            ],
+        },
         "spec": {
             "driver": devices[0]["driver"],
             "nodeName": name,

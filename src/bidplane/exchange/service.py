@@ -12,17 +12,19 @@ import asyncio
 import structlog
 
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE, Kind
+from bidplane.api.lease import Phase
 from bidplane.exchange import snapshot
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.projector import Projector
-from bidplane.kube.client import Client
+from bidplane.kube.client import Client, EventType, Object
 from bidplane.ledger.ledger import Ledger
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.informer import Informer
 from bidplane.runtime.credentials import Tokens
 
 ROUND_SECONDS = 1.0
+EARLIEST_SECONDS = 0.05  # between two rounds, whatever happens
 QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
 KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, GPU_LEASE)
 
@@ -39,6 +41,8 @@ class Exchange:
         }
         for informer in self.informers.values():
             informer.on_change(lambda *_: self._note_change())
+        self._urgent = asyncio.Event()
+        self.informers[GPU_LEASE].on_change(self._note_lease)
         self._engine = Engine(ledger)
         self._ledger = ledger
         self._projector = Projector(client, ledger, self.informers)
@@ -59,7 +63,19 @@ class Exchange:
             tasks.create_task(self._tell())
             while True:
                 self.run_round()
-                await self._clock.sleep(ROUND_SECONDS)
+                await self._until_next_round()
+
+    async def _until_next_round(self) -> None:
+        """A second; or at once when a pod waits for its lease, or a lease was given back."""
+        self._urgent.clear()
+        await self._clock.sleep(EARLIEST_SECONDS)
+        waiting = asyncio.ensure_future(self._urgent.wait())
+        pause = asyncio.ensure_future(self._clock.sleep(ROUND_SECONDS - EARLIEST_SECONDS))
+        try:
+            await asyncio.wait({waiting, pause}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            pause.cancel()
 
     async def synced(self) -> None:
         for informer in self.informers.values():
@@ -101,6 +117,13 @@ class Exchange:
             if agent["metadata"]["uid"] == uid:
                 return snapshot.agent_view(agent).cap
         return None
+
+    def _note_lease(self, event: EventType, lease: Object) -> None:
+        """Bids wait for the round; whoever holds a lease, or gave one back, does not."""
+        phase = (lease.get("status") or {}).get("phase")
+        left = snapshot.is_deleted(lease)
+        if left or (phase == Phase.PENDING and snapshot.is_claimed(lease)):
+            self._urgent.set()
 
     def _note_change(self) -> None:
         self._changed = True

@@ -83,8 +83,8 @@ def take(
         pools=tuple(view for view in map(pool_view, pools) if view is not None),
         bids=tuple(found for found in map(bid_view, bids) if found is not None),
         devices=tuple(device for slice_ in slices for device in device_views(slice_)),
-        claimed=frozenset(lease_of(lease) for lease in leases if _is_claimed(lease)),
-        left=frozenset(lease_of(lease) for lease in leases if _is_deleted(lease)),
+        claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
+        left=frozenset(lease_of(lease) for lease in leases if is_deleted(lease)),
     )
 
 
@@ -93,7 +93,7 @@ def agent_view(agent: Object) -> AgentView:
     view = AgentView(
         name=metadata["name"],
         uid=metadata["uid"],
-        deleting=_is_deleted(agent),
+        deleting=is_deleted(agent),
     )
     try:
         spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)
@@ -125,7 +125,7 @@ def bid_view(bid: Object) -> BidView | None:
     metadata = bid["metadata"]
     agent = (metadata.get("labels") or {}).get(labels.AGENT, "")
     # The namespace decides whose wallet pays; a label cannot point at another's.
-    if _is_deleted(bid) or not agent or metadata["namespace"] != host_namespace(agent):
+    if is_deleted(bid) or not agent or metadata["namespace"] != host_namespace(agent):
         return None
     view = BidView(
         uid=metadata["uid"],
@@ -172,11 +172,11 @@ def lease_of(obj: Object) -> str:
     return name.removeprefix(LEASE_PREFIX)
 
 
-def _is_deleted(obj: Object) -> bool:
+def is_deleted(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def _is_claimed(lease: Object) -> bool:
+def is_claimed(lease: Object) -> bool:
     conditions = (lease.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == CLAIMED and c.get("status") == "True" for c in conditions)
 

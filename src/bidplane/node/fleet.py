@@ -26,6 +26,7 @@ from bidplane.wire.names import label_problems, subdomain_problems
 from bidplane.wire.quantity import parse as parse_quantity
 
 DRIVER = "gpu.bidplane.dev"
+SIMULATED = "bidplane.dev/simulated"  # label of the nodes below
 _LARGEST_NODE = 64
 _LONGEST_PRODUCT = 63
 
@@ -138,11 +139,15 @@ def node_object(node: NodeDeclaration) -> dict[str, Any]:
             "labels": {
                 "kubernetes.io/hostname": node.name,
                 "nvidia.com/gpu.product": node.product,
-                "bidplane.dev/simulated": "true",
+                SIMULATED: "true",
             },
         },
         "spec": {},
     }
+
+
+def slice_name(node: str) -> str:
+    return f"{node}-gpus"
 
 
 def slice_object(node: NodeDeclaration) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def slice_object(node: NodeDeclaration) -> dict[str, Any]:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"name": f"{node.name}-gpus"},
+        "metadata": {"name": slice_name(node.name)},
         "spec": {
             "driver": DRIVER,
             "nodeName": node.name,

@@ -50,6 +50,17 @@ class SimulatedNodes:
     async def register(self) -> None:
         for node in self._fleet.nodes:
             await self._register(node)
+        await self._forget_others()
+
+    async def _forget_others(self) -> None:
+        """What an earlier fleet had and this one has not is no longer for sale."""
+        for known in (await self._client.list(NODE, labels=f"{fleets.SIMULATED}=true")).items:
+            name = known["metadata"]["name"]
+            if name not in self._names:
+                with suppress(NotFound):
+                    await self._client.delete(RESOURCE_SLICE, fleets.slice_name(name))
+                with suppress(NotFound):
+                    await self._client.delete(NODE, name)
 
     async def _register(self, node: NodeDeclaration) -> None:
         with suppress(AlreadyExists):

@@ -88,6 +88,12 @@ class Installation:
         handle.flush()
         self._lock = handle  # held until this process ends
 
+    @property
+    def lock_descriptor(self) -> int:
+        """For child processes to inherit: the folder is free when the last of them is gone."""
+        assert self._lock is not None, "not locked"
+        return self._lock.fileno()
+
     def certificates(self, *, hosts: list[str], now: float) -> Certificates:
         return certificates.ensure(self.folder, hosts=hosts, now=now)
 

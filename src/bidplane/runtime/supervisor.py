@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ log = structlog.get_logger(__name__)
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     command: Sequence[str]
-    sockets: Sequence[int] = ()  # file descriptors it inherits
+    inherits: Sequence[int] = ()  # file descriptors: its socket, the folder's lock
     log: Path
 
 
@@ -89,7 +90,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                pass_fds=tuple(program.sockets),
+                pass_fds=tuple(program.inherits),
                 # Ctrl-C in the terminal reaches the supervisor alone.
                 start_new_session=True,
             )
@@ -109,5 +110,8 @@ def end_with_supervisor() -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
+        # A process that hangs would keep the installation's folder.
+        time.sleep(_STOP_SECONDS)
+        os._exit(1)
 
     threading.Thread(target=wait, daemon=True, name="supervisor watch").start()
