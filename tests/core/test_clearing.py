@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from bidplane.core.chain import Block
 from bidplane.core.market.clearing import Contestant, clear
 from bidplane.core.market.model import ONE
+from bidplane.core.market.room import Room
 
 from .market import contests, packs
 
@@ -18,13 +19,13 @@ def wins(free: dict[str, int], field: list[Contestant], one: Contestant, price: 
     """Whether `one` would have won had it offered `price`, everybody else the same."""
     tried = one._replace(price=price)
     others = [c for c in field if c.id != one.id]
-    return tried in clear(free, [*others, tried]).accepted
+    return tried in clear(Room(free), [*others, tried]).accepted
 
 
 @given(contests())
 def test_winners_fit_and_nobody_else_would(contest: Contest) -> None:
     free, field = contest
-    outcome = clear(free, field)
+    outcome = clear(Room(free), field)
     accepted = [c.block for c in outcome.accepted]
     assert packs(free, accepted)
     for loser, _ in outcome.rejected:
@@ -34,7 +35,7 @@ def test_winners_fit_and_nobody_else_would(contest: Contest) -> None:
 @given(contests())
 def test_a_winner_pays_between_its_reserve_and_its_bid(contest: Contest) -> None:
     free, field = contest
-    outcome = clear(free, field)
+    outcome = clear(Room(free), field)
     for winner in outcome.accepted:
         assert winner.reserve <= outcome.critical_price(winner) <= winner.price
 
@@ -43,7 +44,7 @@ def test_a_winner_pays_between_its_reserve_and_its_bid(contest: Contest) -> None
 @given(contests())
 def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
     free, field = contest
-    outcome = clear(free, field)
+    outcome = clear(Room(free), field)
     for winner in outcome.accepted:
         price = outcome.critical_price(winner)
         assert wins(free, field, winner, price)
@@ -55,7 +56,7 @@ def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
 @given(contests())
 def test_a_loser_is_told_the_least_that_would_have_won(contest: Contest) -> None:
     free, field = contest
-    outcome = clear(free, field)
+    outcome = clear(Room(free), field)
     for loser, _ in outcome.rejected:
         price = outcome.price_to_win(loser)
         if price is None:
@@ -69,15 +70,15 @@ def test_a_loser_is_told_the_least_that_would_have_won(contest: Contest) -> None
 @given(contests(), st.integers(1, 2000))
 def test_raising_a_bid_never_loses(contest: Contest, more: int) -> None:
     free, field = contest
-    for winner in clear(free, field).accepted:
+    for winner in clear(Room(free), field).accepted:
         assert wins(free, field, winner, winner.price + more)
 
 
 @given(contests(), st.data())
 def test_the_order_of_bids_does_not_matter(contest: Contest, data: st.DataObject) -> None:
     free, field = contest
-    outcome = clear(free, field)
-    other = clear(free, data.draw(st.permutations(field)))
+    outcome = clear(Room(free), field)
+    other = clear(Room(free), data.draw(st.permutations(field)))
     assert outcome.accepted == other.accepted
     assert [c for c, _ in outcome.rejected] == [c for c, _ in other.rejected]
     for winner in outcome.accepted:
@@ -89,25 +90,25 @@ def bid(id: str, gpus: int, price: int, weight: int = ONE, tie: int = 0) -> Cont
 
 
 def test_the_price_is_the_best_losers_offer() -> None:
-    outcome = clear({"d": 8}, [bid("rich", 8, 900), bid("poor", 8, 500, tie=1)])
+    outcome = clear(Room({"d": 8}), [bid("rich", 8, 900), bid("poor", 8, 500, tie=1)])
     assert [c.id for c in outcome.accepted] == ["rich"]
     assert outcome.critical_price(outcome.accepted[0]) == 500
 
 
 def test_without_a_rival_the_price_is_the_reserve() -> None:
-    outcome = clear({"d": 8}, [bid("alone", 2, 900)])
+    outcome = clear(Room({"d": 8}), [bid("alone", 2, 900)])
     assert outcome.critical_price(outcome.accepted[0]) == 100
 
 
 def test_who_loses_the_tie_must_offer_more() -> None:
-    outcome = clear({"d": 1}, [bid("early", 1, 500, tie=1), bid("late", 1, 500, tie=2)])
+    outcome = clear(Room({"d": 1}), [bid("early", 1, 500, tie=1), bid("late", 1, 500, tie=2)])
     assert [c.id for c in outcome.accepted] == ["early"]
     assert outcome.price_to_win(outcome.rejected[0][0]) == 501
 
 
 def test_a_smaller_bid_is_served_past_one_that_does_not_fit() -> None:
     field = [bid("first", 4, 900), bid("wide", 8, 800), bid("small", 4, 200)]
-    outcome = clear({"d": 8}, field)
+    outcome = clear(Room({"d": 8}), field)
     assert [c.id for c in outcome.accepted] == ["first", "small"]
     # Without `first`, `wide` would have taken all eight.
     assert outcome.critical_price(outcome.accepted[0]) == 800

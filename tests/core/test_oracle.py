@@ -69,7 +69,7 @@ def optimum(free: dict[str, int], bids: list[Contestant]) -> float:
 
 def share_of_optimum(seed: int) -> float:
     free, bids = instance(seed)
-    value = sum(c.price * c.block.size for c in clear(free, bids).accepted) / 1e6
+    value = sum(c.price * c.block.size for c in clear(Room(free), bids).accepted) / 1e6
     best = optimum(free, bids)
     assert value <= best * (1 + 1e-6), f"seed {seed}: better than the best"
     return value / best
@@ -111,7 +111,7 @@ def small(dice: random.Random, bids: int) -> tuple[dict[str, int], list[Contesta
 
 def wins(free: dict[str, int], others: list[Contestant], one: Contestant, price: int) -> bool:
     tried = one._replace(price=price)
-    return tried in clear(free, [*others, tried]).accepted
+    return tried in clear(Room(free), [*others, tried]).accepted
 
 
 def test_critical_prices_are_what_trying_every_price_finds() -> None:
@@ -119,7 +119,7 @@ def test_critical_prices_are_what_trying_every_price_finds() -> None:
     dice, tried = random.Random(1), 0
     for _ in range(60):
         free, field = small(dice, 14)
-        outcome = clear(free, field)
+        outcome = clear(Room(free), field)
         for winner in outcome.accepted:
             others = [c for c in field if c.id != winner.id]
             least = next(p for p in range(10, 61) if wins(free, others, winner, p))
@@ -132,7 +132,7 @@ def utility(
     free: dict[str, int], others: list[Contestant], truth: Contestant, bid: Contestant
 ) -> int:
     """What the bidder gains by `bid` if `truth` is what it needs and what that is worth."""
-    outcome = clear(free, [*others, bid])
+    outcome = clear(Room(free), [*others, bid])
     if bid not in outcome.accepted:
         return 0
     worth = truth.price * truth.block.size if bid.block.size >= truth.block.size else 0

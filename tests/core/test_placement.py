@@ -7,6 +7,7 @@ from hypothesis import given
 
 from bidplane.core.chain import Block
 from bidplane.core.market.clearing import Contestant, clear
+from bidplane.core.market.room import Room
 from bidplane.core.placement import PlacementError, Shelf, place
 
 from .market import contests
@@ -15,7 +16,7 @@ from .market import contests
 @given(contests())
 def test_every_winner_gets_a_seat(contest: tuple[dict[str, int], list[Contestant]]) -> None:
     free, field = contest
-    outcome = clear(free, field)
+    outcome = clear(Room(free), field)
     stock = {name: [f"{name}/{i}" for i in range(n)] for name, n in free.items()}
     seated: dict[str, tuple[str, ...]] = {}
     running = [c for c in field if c.block.domain]

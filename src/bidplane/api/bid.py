@@ -32,6 +32,7 @@ class BidReason(enum.StrEnum):
     WALLET_TOO_SMALL = "WalletTooSmall"
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
     NO_SUCH_POOL = "NoSuchPool"
+    SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
     NO_DEVICES = "NoDevices"  # nothing is for sale yet
     BAD_PRICE = "BadPrice"
 

@@ -47,9 +47,9 @@ def place(
     A seat for each winner, given in rank order: of two blocks of one size, the one that
     ranks higher chooses first. A share's devices are named once per share it has there.
     """
-    stock = {shelf.domain: _Stock(shelf) for shelf in shelves}
+    stock = {shelf.domain: Stock(shelf) for shelf in shelves}
     parts: dict[str, list[Seat]] = {}
-    whole = [(size, id) for id, block in winners for size in _sizes(block)]
+    whole = [(size, id) for id, block in winners for size in sizes_of(block)]
     for size, winner in sorted(whole, key=lambda part: -part[0]):
         best = _best(stock.values(), size, winner)
         parts.setdefault(winner, []).append(best.take(size))
@@ -59,16 +59,16 @@ def place(
         leaf = leaves[rank[block.share]]
         for _ in range(block.count):
             parts.setdefault(winner, []).append(_share(stock.values(), leaf, leaves, winner))
-    return {winner: _joined(found) for winner, found in parts.items()}
+    return {winner: joined(found) for winner, found in parts.items()}
 
 
-def _sizes(block: Block) -> Iterator[int]:
+def sizes_of(block: Block) -> Iterator[int]:
     if not block.share:
         yield from (block.size for _ in range(block.count))
         yield from block.rest
 
 
-def _joined(parts: Sequence[Seat]) -> Seat:
+def joined(parts: Sequence[Seat]) -> Seat:
     if len(parts) == 1:
         return parts[0]
     taken: dict[str, int] = {}
@@ -83,14 +83,14 @@ def _joined(parts: Sequence[Seat]) -> Seat:
     )
 
 
-def _best(stocks: Iterable[_Stock], size: int, winner: str) -> _Stock:
+def _best(stocks: Iterable[Stock], size: int, winner: str) -> Stock:
     candidates = [s for s in stocks if s.total >= size]
     if not candidates:
         raise PlacementError(f"no domain has {size} devices left for {winner}")
-    return min(candidates, key=lambda s: (max(0, size - len(s.free)), s.total, s.domain))
+    return min(candidates, key=lambda s: s.rank(size))
 
 
-def _share(stocks: Iterable[_Stock], leaf: Leaf, leaves: tuple[Leaf, ...], winner: str) -> Seat:
+def _share(stocks: Iterable[Stock], leaf: Leaf, leaves: tuple[Leaf, ...], winner: str) -> Seat:
     """One share: where least is left beside it; else of a GPU that is cut for it."""
     stocks = list(stocks)
     key = EIGHTHS if leaf.in_chain else leaf.name
@@ -115,7 +115,7 @@ def _share(stocks: Iterable[_Stock], leaf: Leaf, leaves: tuple[Leaf, ...], winne
     return seat
 
 
-class _Stock:
+class Stock:
     """What is left of a shelf."""
 
     def __init__(self, shelf: Shelf) -> None:
@@ -129,6 +129,10 @@ class _Stock:
             key=lambda item: (-len(item[1]), item[0]),
         )
         self.total = len(self.free) + sum(len(devices) for _, devices in self.leaving)
+
+    def rank(self, size: int) -> tuple[int, int, str]:
+        """Smaller is chosen first: how many must be waited for, then what is left over."""
+        return max(0, size - len(self.free)), self.total, self.domain
 
     def take(self, size: int) -> Seat:
         devices = [self.free.pop(0) for _ in range(min(size, len(self.free)))]

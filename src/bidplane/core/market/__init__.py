@@ -4,6 +4,7 @@ The market: what is for sale, who asks, who wins, and what a winner pays.
 Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
 `clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
 `lot` (one lot, all of it), `round` (every lot), then `prices`, `routing`, `explain` and `metering`.
+`fast` is `clearing` again, for thousands of bids.
 """
 
 from __future__ import annotations

@@ -56,6 +56,7 @@ class Clearing:
         self.room = start  # what is left after everybody accepted
         self.accepted: list[Contestant] = []  # in rank order
         self.rejected: list[tuple[Contestant, Room]] = []  # in rank order, with what each met
+        self.losers: list[Contestant] = []  # the same, by themselves
         self._in_the_way: dict[Block, Contestant | None] = {}  # the same for all of one size
 
     def critical_price(self, winner: Contestant) -> int:
@@ -93,13 +94,14 @@ class Clearing:
         return max(reserve, last) if price is None else price
 
 
-def clear(free: dict[str, int], contestants: Iterable[Contestant]) -> Clearing:
-    """`free`: by domain, the GPUs that the contestants compete for."""
-    result = Clearing(Room(free))
+def clear(start: Room, contestants: Iterable[Contestant]) -> Clearing:
+    """`start`: what the contestants compete for, with none of them inside."""
+    result = Clearing(start)
     for contestant in sorted(contestants, key=lambda c: c.rank):
         if result.room.fits(contestant.block):
             result.accepted.append(contestant)
             result.room = result.room.take(contestant.block)
         else:
             result.rejected.append((contestant, result.room))
+            result.losers.append(contestant)
     return result

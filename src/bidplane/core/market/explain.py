@@ -36,6 +36,8 @@ def explain(loss: Lost) -> str:
                 "no link domain is that large"
                 f" (blocks of up to {CHAIN[0]} GPUs are sold, each inside one domain); ask for less"
             )
+        case BidReason.SHAPE_NOT_SOLD:
+            return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"
         case BidReason.NO_SUCH_POOL:
             return "there is no such pool; name another, or none to let the exchange choose"
         case BidReason.NO_DEVICES:

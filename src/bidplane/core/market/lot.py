@@ -15,8 +15,10 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.core.chain import Block
+from bidplane.core.fastplacement import place_fast
 from bidplane.core.market import preemption
-from bidplane.core.market.clearing import Clearing, Contestant, clear
+from bidplane.core.market.clearing import Clearing, Contestant
+from bidplane.core.market.fast import clear_fast
 from bidplane.core.market.model import (
     Ask,
     Displaced,
@@ -28,7 +30,8 @@ from bidplane.core.market.model import (
     RoundResult,
     Won,
 )
-from bidplane.core.placement import Seat, Shelf, place
+from bidplane.core.market.room import Room
+from bidplane.core.placement import Seat, Shelf
 
 # A preemptor that cannot pay for what it displaces costs another clearing. After this
 # many the round stops displacing anybody, which always succeeds.
@@ -40,13 +43,15 @@ _UNSERVED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)  # admitted: at or above
 class Admitted(NamedTuple):
     ask: Ask
     lot: Lot
-    block: int
+    block: Block
     hold: int
+    option: int = 0
 
 
 class Refused(NamedTuple):
     ask: Ask
     loss: Lost
+    block: Block
 
 
 class Contest(NamedTuple):
@@ -89,25 +94,40 @@ def _contest(
     contesting = {i.id: i for i in incumbents if i.id not in protected}
     clearing = _clear(lot, entries, contesting.values())
     leaving: dict[str, dict[str, tuple[str, ...]]] = {}
-    for loser, _ in clearing.rejected:
+    for loser in clearing.losers:
         if loser.id in contesting:
             gone = contesting[loser.id]
-            leaving.setdefault(gone.domain, {})[gone.id] = gone.devices
+            for domain, devices in gone.seats.items():
+                leaving.setdefault(domain, {})[gone.id] = devices
     asks = {entry.ask.id: entry.ask for entry in entries}
-    seats = place(
-        (Shelf(d.name, d.free, leaving.get(d.name, {})) for d in lot.domains),
+    seats = place_fast(
+        (Shelf(d.name, d.free, leaving.get(d.name, {}), d.cut) for d in lot.domains),
         [(c.id, c.block) for c in clearing.accepted if c.id in asks],
+        lot.leaves,
     )
     return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
 
 
 def _clear(lot: Lot, entries: Sequence[Admitted], incumbents: Iterable[Incumbent]) -> Clearing:
-    free = {domain.name: len(domain.free) for domain in lot.domains}
+    incumbents = list(incumbents)
     field = [new(entry.ask, entry.block, lot.base) for entry in entries]
+    field += map(running, incumbents)
+    return clear_fast(room_of(lot, incumbents), field)
+
+
+def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
+    """What is competed for: what is free, and what the contesting leases have."""
+    free = {domain.name: len(domain.free) for domain in lot.domains}
     for incumbent in incumbents:
-        free[incumbent.domain] += incumbent.gpus
-        field.append(running(incumbent))
-    return clear(free, field)
+        for domain, devices in incumbent.seats.items():
+            free[domain] += len(devices)
+    cut: dict[str, str] = {}
+    for found in lot.domains:
+        for device, parts in found.cut.items():
+            for kind, count in parts.items():
+                free[f"{device}#{kind}"] = count
+                cut[f"{device}#{kind}"] = kind
+    return Room(free, leaves=lot.leaves, cut=cut)
 
 
 def _beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> set[str]:
@@ -124,20 +144,23 @@ def _beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> s
 
 
 def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Won]:
-    holds = {entry.ask.id: entry.hold for entry in entries}
+    admitted = {entry.ask.id: entry for entry in entries}
     for winner in contest.clearing.accepted:
-        if winner.id in holds:
-            seat = contest.seats[winner.id]
+        if winner.id in admitted:
+            entry, seat = admitted[winner.id], contest.seats[winner.id]
             yield Won(
                 ask=winner.id,
                 lot=lot.name,
-                gpus=winner.block.size,
+                gpus=_count(winner.block),
                 price=contest.clearing.critical_price(winner),
-                hold=holds[winner.id],
+                hold=entry.hold,
                 minimum=sum(contest.owed[winner.id, lease] for lease in seat.taken_from),
                 domain=seat.domain,
                 devices=seat.devices,
                 waits_for=tuple(sorted(seat.taken_from)),
+                share=winner.block.share,
+                domains=seat.domains,
+                option=entry.option,
             )
 
 
@@ -160,14 +183,14 @@ def _kept(
     for contestant in open_to_all.accepted:
         if contestant.id in protected:
             yield Kept(lease=contestant.id, price=open_to_all.critical_price(contestant))
-    for contestant, _ in open_to_all.rejected:
+    for contestant in open_to_all.losers:
         if contestant.id in protected:
             yield Kept(lease=contestant.id, price=contestant.price)
 
 
 def _displaced(incumbents: Sequence[Incumbent], contest: Contest) -> Iterator[Displaced]:
     running = {i.id for i in incumbents}
-    for loser, _ in contest.clearing.rejected:
+    for loser in contest.clearing.losers:
         if loser.id in running:
             by = sorted(ask for ask, lease in contest.owed if lease == loser.id)
             paid = sum(contest.owed[ask, loser.id] for ask in by)
@@ -178,10 +201,10 @@ def _lost(
     lot: Lot, entries: Sequence[Admitted], refused: Sequence[Refused], contest: Contest
 ) -> list[Lost]:
     clearing = contest.clearing
-    asks = {entry.ask.id for entry in entries}
+    options = {entry.ask.id: entry.option for entry in entries}
     lost = []
-    for loser, _ in clearing.rejected:
-        if loser.id in asks:
+    for loser in clearing.losers:
+        if loser.id in options:
             price = clearing.price_to_win(loser)
             lost.append(
                 Lost(
@@ -189,19 +212,22 @@ def _lost(
                     reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
                     lot=lot.name,
                     price=loser.price,
-                    gpus=loser.block.size,
+                    gpus=_count(loser.block),
                     price_to_win=price,
+                    share=loser.block.share,
+                    option=options[loser.id],
                 )
             )
-    for ask, loss in refused:
-        price = clearing.price_to_win(new(ask, loss.gpus, lot.base))
+    for ask, loss, block in refused:
+        price = clearing.price_to_win(new(ask, block, lot.base))
         lost.append(msgspec.structs.replace(loss, price_to_win=price))
     return lost
 
 
 def _summary(lot: Lot, lost: Sequence[Lost], protected: set[str], contest: Contest) -> LotResult:
     # What a displaced lease leaves stays held until it has left.
-    from_free = sum(len(s.devices) - sum(s.taken_from.values()) for s in contest.seats.values())
+    given = {device for seat in contest.seats.values() for device in seat.devices}
+    from_free = sum(device in given for domain in lot.domains for device in domain.free)
     free = sum(len(domain.free) for domain in lot.domains)
     return LotResult(
         lot=lot.name,
@@ -214,12 +240,15 @@ def _summary(lot: Lot, lost: Sequence[Lost], protected: set[str], contest: Conte
     )
 
 
-def new(ask: Ask, block: int, base: int) -> Contestant:
-    return Contestant(ask.id, Block(block), ask.price, ask.weight, ask.tie, base)
+def _count(block: Block) -> int:
+    return block.count if block.share else block.gpus
+
+
+def new(ask: Ask, block: Block, base: int) -> Contestant:
+    return Contestant(ask.id, block, ask.price, ask.weight, ask.tie, base)
 
 
 def running(lease: Incumbent) -> Contestant:
-    block = Block(lease.gpus, lease.domain)
     # An incumbent's reserve never evicts it, so it is never above its own bid.
     reserve = min(lease.reserve, lease.price)
-    return Contestant(lease.id, block, lease.price, lease.weight, lease.tie, reserve)
+    return Contestant(lease.id, lease.block, lease.price, lease.weight, lease.tie, reserve)

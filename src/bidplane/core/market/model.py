@@ -7,9 +7,12 @@ Money is integer micro-credits; a price is micro-credits per GPU-hour.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from bidplane.api.bid import BidReason
+from bidplane.core.chain import CHAIN, Block, Leaf, anywhere, block_size
 
 ONE = 1024  # a rank weight of 1.0
 
@@ -20,6 +23,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int  # every device in it, whoever holds them
     free: tuple[str, ...]  # devices nobody holds
+    # By device of which a part is held: its free leaves, or its free eighths.
+    cut: dict[str, dict[str, int]] = {}
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,14 +35,26 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     posted: int  # what one more GPU cost in the last round; stands while none can be had
     fund: int  # credits from which displaced leases can be compensated
     domains: tuple[Domain, ...]
+    leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold, if any are
+    exact: bool = False  # cleared to the optimum, while it is small enough
 
     @property
     def devices(self) -> int:
         return sum(domain.size for domain in self.domains)
 
-    @property
-    def largest(self) -> int:
-        return max((domain.size for domain in self.domains), default=0)
+
+class Extent(NamedTuple):
+    """How much a lot has when nobody holds any of it."""
+
+    devices: int
+    blocks: dict[int, int]  # by size: how many there are
+    leaves: tuple[Leaf, ...]
+
+    @classmethod
+    def of(cls, lot: Lot) -> Extent:
+        sizes = [domain.size for domain in lot.domains]
+        blocks = {size: sum(n // size for n in sizes) for size in CHAIN}
+        return cls(sum(sizes), blocks, lot.leaves)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,12 +63,31 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     agent: str
     owner: str
-    gpus: int  # as asked; sold as the next block size up
+    gpus: int  # as asked, in one domain; sold as the next block size up
     price: int  # the most it will pay per GPU-hour
+    blocks: int = 1  # so many of those, each in a domain, all or none
+    spread: bool = False  # the GPUs may be anywhere: sold as they are, in several blocks
+    share: str = ""  # a leaf instead of GPUs; `gpus` says how many
     lot: str = ""  # "" is routed
     weight: int = ONE
     tie: int = 0  # smaller is earlier
     hold: dict[str, int] = {}  # by lot: what must be held if it wins there
+    # What would do instead, in order of preference. Of all, one takes part in a round.
+    otherwise: tuple[Ask, ...] = ()
+
+    def block_in(self, extent: Extent) -> Block | BidReason:
+        """What it would be sold as in a lot of that extent; or why not."""
+        if self.share:
+            sold = any(leaf.name == self.share for leaf in extent.leaves)
+            shares = Block(0, share=self.share, count=self.gpus)
+            return shares if sold else BidReason.SHAPE_NOT_SOLD
+        if self.spread:
+            fits = self.gpus <= extent.devices
+            return anywhere(self.gpus) if fits else BidReason.LARGER_THAN_EVERY_DOMAIN
+        size = block_size(self.gpus)
+        if size is None or self.blocks > extent.blocks[size]:
+            return BidReason.LARGER_THAN_EVERY_DOMAIN
+        return Block(size, count=self.blocks)
 
 
 class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,10 +104,22 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     reserve: int  # the lesser of the base price at its win and now: nobody rivals it, nobody evicts
     compensation: int  # what it is owed if somebody else's agent displaces it
     tie: int = 0
+    # Of a gang: all its devices by domain. `domain` is then the first of them.
+    gang: dict[str, tuple[str, ...]] = {}
 
     @property
     def gpus(self) -> int:
         return len(self.devices)
+
+    @property
+    def seats(self) -> dict[str, tuple[str, ...]]:
+        return self.gang or {self.domain: self.devices}
+
+    @property
+    def block(self) -> Block:
+        if self.gang:
+            return Block(0, seats=tuple((d, len(found)) for d, found in sorted(self.gang.items())))
+        return Block(self.gpus, self.domain)
 
 
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,13 +133,16 @@ class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
 class Won(msgspec.Struct, frozen=True, kw_only=True):
     ask: str
     lot: str
-    gpus: int  # the block's size
+    gpus: int  # of its block or blocks; of shares, how many
     price: int  # the least it could have bid and still won
     hold: int
     minimum: int  # what it owes whatever it does: the compensation it caused
     domain: str
     devices: tuple[str, ...]
     waits_for: tuple[str, ...] = ()  # displaced leases that still use some of the devices
+    share: str = ""
+    domains: tuple[str, ...] = ()  # of a gang, one per block
+    option: int = 0  # which of the bid's alternatives it was; 0 is the first
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +153,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int = 0  # the block it would have been sold
     price_to_win: int | None = None  # None: no price would have won
     short: int = 0  # WalletTooSmall: credits that are missing
+    share: str = ""
+    option: int = 0
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

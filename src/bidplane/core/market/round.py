@@ -7,11 +7,12 @@ Pure: the same input gives the same result, whatever the order of its parts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import block_size
+from bidplane.core.chain import Block
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.routing import Router
@@ -51,39 +52,69 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
-    for ask in sorted(given.asks, key=lambda a: (-a.price * a.weight, a.tie, a.id)):
-        block = block_size(ask.gpus)
-        lot = _lot_for(ask, block, lots, router)
-        if isinstance(lot, BidReason) or block is None:
-            reason = lot if isinstance(lot, BidReason) else BidReason.LARGER_THAN_EVERY_DOMAIN
-            loss = Lost(ask=ask.id, reason=reason, price=ask.price, gpus=block or 0)
-            refused.append(Refused(ask, loss))
+    for first in sorted(given.asks, key=lambda a: (-a.price * a.weight, a.tie, a.id)):
+        entry = _entry(first, lots, router)
+        ask, lot, block = entry.ask, entry.lot, entry.block
+        gpus = block.count if block.share else block.gpus
+        loss = Lost(
+            ask=ask.id,
+            reason=entry.problem or BidReason.BELOW_RESERVE,
+            lot=lot.name if lot else "",
+            price=ask.price,
+            gpus=gpus,
+            share=block.share,
+            option=entry.option,
+        )
+        if entry.problem or lot is None:
+            refused.append(Refused(ask, loss, block))
             continue
-        below = BidReason.BELOW_RESERVE
-        loss = Lost(ask=ask.id, reason=below, lot=lot.name, price=ask.price, gpus=block)
         hold = ask.hold.get(lot.name, 0)
         left = available.get(ask.agent, 0) - hold
         if ask.price < lot.base:
-            refused.append(Refused(ask, loss))
+            refused.append(Refused(ask, loss, block))
         elif left < 0:
             poor = msgspec.structs.replace(loss, reason=BidReason.WALLET_TOO_SMALL, short=-left)
-            refused.append(Refused(ask, poor))
+            refused.append(Refused(ask, poor, block))
         else:
             available[ask.agent] = left
-            admitted.append(Admitted(ask, lot, block, hold))
+            admitted.append(Admitted(ask, lot, block, hold, entry.option))
     return admitted, refused
 
 
-def _lot_for(
-    ask: Ask, block: int | None, lots: Mapping[str, Lot], router: Router
-) -> Lot | BidReason:
-    stocked = [lot for lot in lots.values() if lot.devices]
-    if ask.lot:
-        if ask.lot not in lots:
-            return BidReason.NO_SUCH_POOL
-        stocked = [lot for lot in stocked if lot.name == ask.lot]
-    if not stocked:
-        return BidReason.NO_DEVICES
-    if block is None:
-        return BidReason.LARGER_THAN_EVERY_DOMAIN
-    return router.route(ask, block, stocked) or BidReason.LARGER_THAN_EVERY_DOMAIN
+class _Entry(NamedTuple):
+    """One alternative of a bid, in the lot it would enter."""
+
+    ask: Ask
+    option: int
+    block: Block = Block(0, count=0)
+    lot: Lot | None = None
+    problem: BidReason | None = None
+
+
+def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
+    """The alternative that gains most, the earlier of equals; else why the first cannot enter."""
+    entries = [_routed(ask, n, lots, router) for n, ask in enumerate((first, *first.otherwise))]
+    able = [(entry, entry.lot) for entry in entries if entry.lot is not None]
+    if not able:
+        return entries[0]
+    best, lot = able[0]
+    if len(able) > 1:
+        gains = [router.surplus(entry.ask, entry.block, lot) for entry, lot in able]
+        best, lot = able[gains.index(max(gains))]
+    router.take(best.ask, best.block, lot)
+    return best
+
+
+def _routed(ask: Ask, option: int, lots: Mapping[str, Lot], router: Router) -> _Entry:
+    if ask.lot and ask.lot not in lots:
+        return _Entry(ask, option, problem=BidReason.NO_SUCH_POOL)
+    names = [ask.lot] if ask.lot else list(lots)
+    extents = {name: router.extent(name) for name in names}
+    shapes = {name: ask.block_in(extent) for name, extent in extents.items() if extent.devices}
+    blocks = {name: shape for name, shape in shapes.items() if isinstance(shape, Block)}
+    if blocks:
+        name = router.cheapest(blocks)
+        return _Entry(ask, option, blocks[name], lots[name])
+    # Of several lots that cannot, any one's reason will do.
+    reasons = [shape for shape in shapes.values() if isinstance(shape, BidReason)]
+    return _Entry(ask, option, problem=min(reasons, default=BidReason.NO_DEVICES))

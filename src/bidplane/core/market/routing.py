@@ -12,14 +12,14 @@ promised.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from bidplane.core.chain import Block
+from bidplane.core.chain import GPU_WEIGHT, Block
 from bidplane.core.market import preemption
-from bidplane.core.market.clearing import Clearing, Contestant, clear
-from bidplane.core.market.lot import running
-from bidplane.core.market.model import ONE, Ask, Incumbent, Lot
-from bidplane.core.market.room import Room
+from bidplane.core.market.clearing import Contestant
+from bidplane.core.market.fast import clear_fast
+from bidplane.core.market.lot import room_of, running
+from bidplane.core.market.model import ONE, Ask, Extent, Incumbent, Lot
 
 
 class Router:
@@ -30,19 +30,32 @@ class Router:
             lot.name: _Entry(lot, [i for i in incumbents if i.lot == lot.name]) for lot in lots
         }
 
-    def route(self, ask: Ask, block: int, lots: Iterable[Lot]) -> Lot | None:
-        """
-        One of `lots`; None when none has a domain as large as the block.
+    def extent(self, lot: str) -> Extent:
+        return self._entries[lot].extent
 
-        A bid that cannot afford any of them goes to the cheapest, to be told its price.
-        """
-        entries = [self._entries[lot.name] for lot in lots if lot.largest >= block]
-        if not entries:
-            return None
-        best = min(entries, key=lambda entry: entry.rank(block))
-        if ask.price >= best.lot.base:
-            best.take(block)
-        return best.lot
+    def cheapest(self, blocks: Mapping[str, Block]) -> str:
+        """Of the lots in `blocks`, the one where its block costs least to enter."""
+        if len(blocks) == 1:
+            return next(iter(blocks))
+        return min(blocks, key=lambda name: self._entries[name].rank(blocks[name]))
+
+    def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[bool, int]:
+        """What the ask would gain there, by today's prices; less than nothing if it cannot win."""
+        closed, price, _ = self._entries[lot.name].rank(block)
+        return not closed, (ask.price - price) * _weight(block, lot)
+
+    def take(self, ask: Ask, block: Block, lot: Lot) -> None:
+        """The ask goes there: who comes after it finds that much less."""
+        if ask.price >= lot.base:
+            self._entries[lot.name].take(block)
+
+
+def _weight(block: Block, lot: Lot) -> int:
+    """How much of a price per GPU-hour the block is, in 56ths."""
+    for leaf in lot.leaves:
+        if leaf.name == block.share:
+            return leaf.weight * block.count
+    return GPU_WEIGHT * block.gpus
 
 
 class _Entry:
@@ -50,42 +63,34 @@ class _Entry:
 
     def __init__(self, lot: Lot, incumbents: Sequence[Incumbent]) -> None:
         self.lot = lot
-        self._incumbents = incumbents
-        self._free = Room({domain.name: len(domain.free) for domain in lot.domains})
-        self._routed: list[Contestant] = []  # into free blocks
-        self._displacing: dict[int, int | None] = {}  # by block; asked for again and again
+        self.extent = Extent.of(lot)
+        self._free = room_of(lot, ())
+        # What a newcomer may have: the free blocks, and those of leases it may displace.
+        protected = preemption.protected_by_fund(incumbents, lot.fund)
+        self._contesting = [i for i in incumbents if i.id not in protected]
+        self._contested = room_of(lot, self._contesting)
+        self._displacing: dict[Block, int | None] = {}  # asked for again and again
+        self._routed = 0
 
-    def rank(self, block: int) -> tuple[bool, int, str]:
+    def rank(self, block: Block) -> tuple[bool, int, str]:
         price = self._price(block)
         return price is None, self.lot.base if price is None else price, self.lot.name
 
-    def take(self, block: int) -> None:
-        if self._free.fits(Block(block)):
-            self._free = self._free.take(Block(block))
-            self._routed.append(
-                Contestant(str(len(self._routed)), Block(block), _AHEAD_OF_ALL, ONE, 0, 0)
-            )
-            self._displacing.clear()
+    def take(self, block: Block) -> None:
+        if self._free.fits(block):
+            self._free = self._free.take(block)
+            self._contested = self._contested.take(block)
+            self._routed += 1
+            # What displacing costs is worked out anew each time the load has doubled: more
+            # often would cost a clearing per bid, for a price that hardly moves.
+            if self._routed & (self._routed - 1) == 0:
+                self._displacing.clear()
 
-    def _price(self, block: int) -> int | None:
-        if self._free.fits(Block(block)):
+    def _price(self, block: Block) -> int | None:
+        if self._free.fits(block):
             return self.lot.base
         if block not in self._displacing:
-            newcomer = Contestant("", Block(block), 0, ONE, 1 << 63, self.lot.base)
-            contest = _contest(self.lot, self._incumbents, self._routed)
-            price = contest.price_to_win(newcomer)
-            self._displacing[block] = None if price is None or price > _AHEAD_OF_ALL else price
+            newcomer = Contestant("", block, 0, ONE, 1 << 63, self.lot.base)
+            contest = clear_fast(self._contested, map(running, self._contesting))
+            self._displacing[block] = contest.price_to_win(newcomer)
         return self._displacing[block]
-
-
-_AHEAD_OF_ALL = 1 << 80
-
-
-def _contest(lot: Lot, incumbents: Sequence[Incumbent], routed: Sequence[Contestant]) -> Clearing:
-    """The running leases a newcomer may displace, beside those routed here before it."""
-    protected = preemption.protected_by_fund(incumbents, lot.fund)
-    contesting = [incumbent for incumbent in incumbents if incumbent.id not in protected]
-    free = {domain.name: len(domain.free) for domain in lot.domains}
-    for incumbent in contesting:
-        free[incumbent.domain] += incumbent.gpus
-    return clear(free, [*routed, *map(running, contesting)])

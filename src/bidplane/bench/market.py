@@ -1,0 +1,297 @@
+"""
+A round of the market: clear, price and place, against an exact solver and a queue.
+
+Time is this thread's CPU time, the least of several runs: what the work costs, whoever
+else uses the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import highspy
+import numpy as np
+
+from bidplane.bench.report import Report, Result, at_least, at_most, less, more, ratio_above, say
+from bidplane.core.chain import CHAIN, Block
+from bidplane.core.fastplacement import seats
+from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
+from bidplane.core.market.fast import Book, Ints, Outcome, holds
+from bidplane.core.market.model import ONE
+from bidplane.core.market.room import need
+
+T = TypeVar("T")
+
+FLOOR = 300_000
+SIZES = {1000: 10_000, 10_000: 100_000, 100_000: 1_000_000}  # bids, and GPUs they bid for
+AIMS_MS = {10_000: 20.0, 100_000: 250.0}
+
+
+class Instance(NamedTuple):
+    free: Ints  # by 8-GPU machine
+    book: Book
+    sizes: Ints  # of each bid's block
+
+    @property
+    def value(self) -> Ints:
+        """What each bid is worth, in micro-credits an hour."""
+        return self.book.price * self.sizes
+
+
+def instance(bids: int, gpus: int, *, load: float, leases: int = 0, seed: int = 1) -> Instance:
+    """Bids for `load` times what is free; the rest of the machines is taken."""
+    dice = np.random.default_rng(seed)
+    sizes = dice.choice(CHAIN, bids, p=[0.1, 0.2, 0.25, 0.45]).astype(np.int64)
+    free = dice.binomial(8, min(1.0, sizes.sum() / load / gpus), gpus // 8).astype(np.int64)
+    book = Book(
+        price=(1e6 * dice.lognormal(0.6, 0.7, bids)).astype(np.int64) + FLOOR,
+        weight=dice.choice([ONE, 1100, 1300], bids).astype(np.int64),
+        tie=np.arange(bids, dtype=np.uint64) + np.uint64(1 << 32),
+        reserve=np.full(bids, FLOOR, np.int64),
+        kind=np.array([CHAIN.index(size) for size in sizes.tolist()], np.int64),
+        needs=np.array([need(Block(size)) for size in CHAIN], np.int64),
+        domain=np.full(bids, -1, np.int64),
+        size=np.zeros(bids, np.int64),
+        ids=[str(i) for i in range(bids)],
+    )
+    plain = Instance(free, book, sizes)
+    return _with_leases(plain, leases, dice) if leases else plain
+
+
+def _with_leases(plain: Instance, leases: int, dice: np.random.Generator) -> Instance:
+    """Beside the bids, running leases on what was taken, which compete in place."""
+    book, free = plain.book, plain.free.copy()
+    taken, made = (8 - plain.free).tolist(), []
+    for machine, size in zip(
+        dice.integers(0, len(free), leases).tolist(),
+        dice.choice(CHAIN, leases, p=[0.1, 0.3, 0.3, 0.3]).tolist(),
+        strict=True,
+    ):
+        if taken[machine] >= size:
+            taken[machine] -= size
+            made.append((machine, size))
+    where = np.array(made, np.int64)
+    count = len(made)
+    np.add.at(free, where[:, 0], where[:, 1])
+    price = (1e6 * dice.lognormal(0.6, 0.7, count)).astype(np.int64) + FLOOR
+    join = np.concatenate
+    return Instance(
+        free,
+        Book(
+            price=join((book.price, price)),
+            weight=join((book.weight, np.full(count, 1280))),
+            tie=join((book.tie, np.arange(count, dtype=np.uint64))),
+            reserve=join((book.reserve, np.full(count, FLOOR))),
+            kind=join((book.kind, np.full(count, -1))),
+            needs=book.needs,
+            domain=join((book.domain, where[:, 0])),
+            size=join((book.size, where[:, 1])),
+            ids=[*book.ids, *(f"lease-{i}" for i in range(count))],
+        ),
+        join((plain.sizes, where[:, 1])),
+    )
+
+
+def round_of(case: Instance) -> Outcome:
+    """What is measured: who wins, what each pays, and where each bid's block goes."""
+    outcome = Outcome(case.free, (), case.book)
+    outcome.prices()
+    stay = outcome.winners[outcome.domain[outcome.winners] >= 0]
+    left = case.free - np.bincount(
+        outcome.domain[stay], weights=outcome.size[stay], minlength=len(case.free)
+    ).astype(np.int64)
+    new = outcome.winners[outcome.domain[outcome.winners] < 0]
+    seats(left, case.sizes[outcome.order[new]])
+    return outcome
+
+
+def run(*, quick: bool, data: Path | None) -> Report:
+    times, growth = _times(repeat=3 if quick else 9)
+    results = [*times, growth, *_leases(quick), *_against_highs(quick), *_against_a_queue()]
+    results += _whole_rounds(quick)
+    shrank = " --quick: fewer repetitions, and fewer seeds beside HiGHS." if quick else ""
+    return Report(
+        name="market",
+        how="CPU of one thread, least of several runs; bids for 1.5 times what is free, and for"
+        " 4 times; 8-GPU machines, one lot, seeded."
+        f" HiGHS {_solver().version()} on the same counters.{shrank}",
+        results=tuple(results),
+    )
+
+
+def _times(repeat: int) -> tuple[list[Result], Result]:
+    results, took = [], {}
+    for load in (1.5, 4.0):
+        for bids, gpus in SIZES.items():
+            case = instance(bids, gpus, load=load)
+            took[bids, load], _ = least(partial(round_of, case), repeat)
+            aim = at_most(AIMS_MS[bids]) if bids in AIMS_MS else None
+            name = f"clear + price + place, {bids:,} bids, {gpus:,} GPUs, load {load:g}×"
+            results.append(less(name, "ms CPU", 1000 * took[bids, load], aim=aim))
+            say(f"{name}: {1000 * took[bids, load]:.1f} ms")
+    factor = took[100_000, 4.0] / took[10_000, 4.0]
+    linearithmic = 10 * np.log(100_000) / np.log(10_000)
+    growth = less("growth, 10k to 100k bids", "× n log n", factor / linearithmic, aim=at_most(1.0))
+    return results, growth
+
+
+def _leases(quick: bool) -> list[Result]:
+    results = []
+    for bids in (1000, 10_000, *(() if quick else (100_000,))):
+        case = instance(bids, SIZES[bids], load=4.0, leases=bids)
+        took, _ = least(partial(round_of, case), 2 if quick else 4)
+        leases = len(case.book.price) - bids
+        name = f"the same, {bids:,} bids and {leases:,} running leases that compete"
+        results.append(less(name, "ms CPU", 1000 * took))
+    return results
+
+
+def _against_highs(quick: bool) -> list[Result]:
+    """The value sold beside the optimum, and how much HiGHS solves in our time."""
+    shares = []
+    for seed in range(10 if quick else 60):
+        case = instance(400, 800, load=4.0, seed=seed)
+        case = case._replace(book=_plain(case.book))
+        best, _ = optimum(case, seconds=20)
+        shares.append(sold(case, Outcome(case.free, (), case.book)) / best)
+    case = instance(100_000, 1_000_000, load=4.0)
+    budget, _ = least(partial(round_of, case), 2)
+    solved = 0
+    for bids in (250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000):
+        small = instance(bids, 10 * bids, load=4.0)
+        before = time.thread_time()
+        _, proven = optimum(small, seconds=10 * budget)
+        if not proven or time.thread_time() - before > budget:
+            break
+        solved = bids
+    return [
+        more("value / optimum, 400 bids, mean", "", float(np.mean(shares)), aim=at_least(0.995)),
+        more("value / optimum, 400 bids, worst", "", min(shares), aim=at_least(0.95)),
+        more(
+            f"bids cleared in {1000 * budget:.0f} ms",
+            "bids",
+            100_000,
+            peer=solved,
+            peer_name="HiGHS, proven optimal",
+            aim=ratio_above(1.0),
+        ),
+    ]
+
+
+def _against_a_queue() -> list[Result]:
+    case = instance(10_000, 100_000, load=4.0)
+    case = case._replace(book=_plain(case.book))
+    ours = sold(case, Outcome(case.free, (), case.book))
+    same = case.book
+    queue = Outcome(
+        case.free,
+        (),
+        Book(
+            price=np.ones_like(same.price),
+            weight=same.weight,
+            tie=same.tie,
+            reserve=same.reserve,
+            kind=same.kind,
+            needs=same.needs,
+            domain=same.domain,
+            size=same.size,
+            ids=same.ids,
+        ),
+    )
+    peer = sold(case, queue)
+    return [
+        more(
+            "value sold, 10,000 bids, load 4×", "credits/hour", ours / 1e6,
+            peer=peer / 1e6, peer_name="FIFO with skip", aim=ratio_above(1.0),
+        )
+    ]  # fmt: skip
+
+
+def _whole_rounds(quick: bool) -> list[Result]:
+    """Objects in, objects out: admission, routing, explanations and devices' names too."""
+    results = []
+    for bids in (1000, 10_000):
+        case = instance(bids, SIZES[bids], load=4.0)
+        given = _round_input(case)
+        took, _ = least(partial(clear_round, given), 1 if quick else 3)
+        results.append(less(f"clear_round with {bids:,} bids, as objects", "ms CPU", 1000 * took))
+    return results
+
+
+def _round_input(case: Instance) -> RoundInput:
+    domains = tuple(
+        Domain(name=f"m{i:06}", size=8, free=tuple(f"m{i:06}/{n}" for n in range(free)))
+        for i, free in enumerate(case.free.tolist())
+    )
+    rows = zip(case.book.price.tolist(), case.sizes.tolist(), case.book.tie.tolist(), strict=True)
+    return RoundInput(
+        at=0,
+        lots=(Lot(name="h100", base=FLOOR, posted=FLOOR, fund=0, domains=domains),),
+        asks=tuple(
+            Ask(
+                id=f"b{i:06}", agent=f"a{i % 100}", owner=f"a{i % 100}", gpus=size,
+                price=price, tie=tie, lot="h100", hold={"h100": 1},
+            )
+            for i, (price, size, tie) in enumerate(rows)
+        ),
+        available={f"a{i}": 10**9 for i in range(100)},
+    )  # fmt: skip
+
+
+def optimum(case: Instance, *, seconds: float) -> tuple[float, bool]:
+    """The most value any set that fits has, in micro-credits an hour; whether it is proven."""
+    solver = _solver()
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_rel_gap", 1e-6)
+    solver.setOptionValue("time_limit", seconds)
+    bids, needs = len(case.sizes), case.book.needs[case.book.kind]
+    row, level = np.nonzero(needs)
+    lp = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = bids, len(CHAIN)
+    lp.col_cost_ = case.value / 1e6
+    lp.col_lower_, lp.col_upper_ = np.zeros(bids), np.ones(bids)
+    lp.row_lower_ = np.full(len(CHAIN), -highspy.kHighsInf)
+    lp.row_upper_ = holds(case.free, ()).sum(axis=0).astype(float)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_ = np.searchsorted(row, np.arange(bids + 1))
+    lp.a_matrix_.index_, lp.a_matrix_.value_ = level, needs[row, level].astype(float)
+    lp.integrality_ = [highspy.HighsVarType.kInteger] * bids
+    lp.sense_ = highspy.ObjSense.kMaximize
+    solver.passModel(lp)
+    solver.run()
+    proven = solver.getModelStatus() == highspy.HighsModelStatus.kOptimal
+    return 1e6 * float(solver.getObjectiveValue()), proven
+
+
+def _solver() -> Any:
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    return solver
+
+
+def sold(case: Instance, outcome: Outcome) -> float:
+    return float(case.value[outcome.order[outcome.winners]].sum())
+
+
+def _plain(book: Book) -> Book:
+    """The same bids without rank weights: then value is what clearing goes by."""
+    return Book(
+        price=book.price, weight=np.full_like(book.weight, ONE), tie=book.tie,
+        reserve=book.reserve, kind=book.kind, needs=book.needs, domain=book.domain,
+        size=book.size, ids=book.ids,
+    )  # fmt: skip
+
+
+def least(work: Callable[[], T], repeat: int) -> tuple[float, T]:
+    """Seconds of CPU, and what the work gave."""
+    best, result = float("inf"), None
+    for _ in range(repeat):
+        before = time.thread_time()
+        result = work()
+        best = min(best, time.thread_time() - before)
+    assert result is not None
+    return best, result

@@ -1,0 +1,128 @@
+"""The fast clearing and placement give what the readable ones give, to the bit."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidplane.core import fastplacement
+from bidplane.core.chain import CHAIN, FRACTIONS, Block
+from bidplane.core.market import fast
+from bidplane.core.market.clearing import Clearing, Contestant, clear
+from bidplane.core.market.model import ONE
+from bidplane.core.market.room import Room
+from bidplane.core.placement import Shelf, place
+
+from .market import FLOOR, contests, prices, weights
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the contest, the fast one is used."""
+    monkeypatch.setattr(fast, "WORTH_IT", 0)
+    monkeypatch.setattr(fastplacement, "WORTH_IT", 0)
+
+
+def check_same(start: Room, field: list[Contestant]) -> None:
+    slow, quick = clear(start, field), fast.clear_fast(start, field)
+    assert isinstance(quick, fast.FastClearing)
+    assert quick.accepted == slow.accepted
+    assert quick.losers == slow.losers
+    assert [quick.critical_price(c) for c in slow.accepted] == [
+        slow.critical_price(c) for c in slow.accepted
+    ]
+    assert [quick.price_to_win(c) for c in slow.losers] == [
+        slow.price_to_win(c) for c in slow.losers
+    ]
+    assert quick.posted_price(FLOOR, last=0) == slow.posted_price(FLOOR, last=0)
+
+
+@settings(max_examples=500)
+@given(contests())
+def test_bids_and_running_leases(contest: tuple[dict[str, int], list[Contestant]]) -> None:
+    free, field = contest
+    check_same(Room(free), field)
+
+
+@st.composite
+def odd_shapes(draw: st.DrawFn) -> tuple[Room, list[Contestant]]:
+    free, field = draw(contests())
+    shapes = st.one_of(
+        st.builds(Block, st.sampled_from(CHAIN), count=st.integers(1, 3)),
+        st.just(Block(4, rest=(2, 1))),
+        st.builds(Block, st.just(0), share=st.sampled_from(["1/2", "1/4", "1/8"])),
+    )
+    field += [
+        Contestant(f"s{i}", draw(shapes), draw(prices), draw(weights), i % 3, FLOOR)
+        for i in range(draw(st.integers(0, 8)))
+    ]
+    return Room(free, leaves=FRACTIONS), field
+
+
+@settings(max_examples=500)
+@given(odd_shapes())
+def test_gangs_and_shares(contest: tuple[Room, list[Contestant]]) -> None:
+    check_same(*contest)
+
+
+@pytest.mark.parametrize("strikes", [0, 1, fast.STRIKES_MOST])
+@pytest.mark.parametrize("seed", range(6))
+def test_hundreds_at_once(seed: int, strikes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large domains too, in which a kept lease changes what its neighbours break."""
+    monkeypatch.setattr(fast, "STRIKES_MOST", strikes)
+    dice = random.Random(seed)
+    free = {f"d{i}": dice.choice([3, 8, 8, 18, 72]) for i in range(20)}
+    left, field = dict(free), []
+    for i in range(400):
+        size, domain = dice.choice(CHAIN), ""
+        if i % 3 == 0:
+            domain = dice.choice(sorted(free))
+            if left[domain] < size:
+                continue
+            left[domain] -= size
+        price, weight = FLOOR * dice.randint(1, 40), dice.choice([ONE, 1280, 2048])
+        field.append(
+            Contestant(f"c{i}", Block(size, domain), price, weight, dice.randint(0, 3), FLOOR)
+        )
+    check_same(Room(free), field)
+
+
+def test_a_few_are_cleared_by_the_readable_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast, "WORTH_IT", 2)
+    alone = [Contestant("a", Block(1), 5, ONE, 0, 1)]
+    assert type(fast.clear_fast(Room({"d": 1}), alone)) is Clearing
+
+
+@st.composite
+def shelves(draw: st.DrawFn) -> tuple[list[Shelf], list[tuple[str, Block]]]:
+    """Domains with free devices and some that leases must leave; winners that fit."""
+    stock, free = [], {}
+    for i in range(draw(st.integers(1, 6))):
+        devices = [f"d{i}/{n}" for n in range(draw(st.integers(0, 9)))]
+        kept = draw(st.integers(0, len(devices)))
+        gone, leaving = devices[kept:], {}
+        if gone and draw(st.booleans()):
+            half = draw(st.integers(1, len(gone)))
+            leaving = {f"l{i}a": tuple(gone[:half])}
+            if gone[half:]:
+                leaving[f"l{i}b"] = tuple(gone[half:])
+        else:
+            kept = len(devices)
+        stock.append(Shelf(f"d{i}", tuple(devices[:kept]), leaving))
+        free[f"d{i}"] = len(devices)
+    room, winners = Room(free), []
+    blocks = st.one_of(st.builds(Block, st.sampled_from(CHAIN)), st.just(Block(2, count=2)))
+    for i, block in enumerate(draw(st.lists(blocks, max_size=12))):
+        if room.fits(block):
+            room = room.take(block)
+            winners.append((f"w{i}", block))
+    return stock, winners
+
+
+@settings(max_examples=500)
+@given(shelves())
+def test_placement(case: tuple[list[Shelf], list[tuple[str, Block]]]) -> None:
+    assert fastplacement.place_fast(*case) == place(*case)
