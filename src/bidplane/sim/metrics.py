@@ -1,0 +1,69 @@
+"""What a simulated run came to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+
+from bidplane.sim.engine import Outcome
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    policy: str
+    jobs: int
+    average_completion: float  # seconds from arrival to end
+    median_completion: float
+    p99_completion: float
+    average_queueing: float  # seconds waited, in all
+    p99_queueing: float
+    makespan: int
+    utilisation: float  # useful GPU time, of all until the last job ended
+    busy_utilisation: float  # the same, of all until the last job arrived
+    value: float  # of what was worth something when it was done
+    value_share: float  # of all there was to have
+    urgent_in_time: float  # the share of urgent jobs that waited no longer than they could
+    wasted: float  # GPU-hours of work done again
+    preemptions: int
+
+
+def measure(outcome: Outcome) -> Metrics:
+    tasks = outcome.tasks
+    completion = sorted(task.ended - task.job.arrives for task in tasks)
+    queueing = sorted(task.waited for task in tasks)
+    span = outcome.ended - outcome.began
+    arrived = max(task.job.arrives for task in tasks)
+    useful = sum(task.job.work for task in tasks)
+    worth = sum(task.job.worth_after(task.waited) for task in tasks)
+    urgent = [task for task in tasks if task.job.urgent]
+    in_time = sum(task.waited <= task.job.patience for task in urgent)
+    return Metrics(
+        policy=outcome.policy,
+        jobs=len(tasks),
+        average_completion=sum(completion) / len(tasks),
+        median_completion=percentile(completion, 0.5),
+        p99_completion=percentile(completion, 0.99),
+        average_queueing=sum(queueing) / len(tasks),
+        p99_queueing=percentile(queueing, 0.99),
+        makespan=span,
+        utilisation=useful / (outcome.gpus * span) if span else 0.0,
+        busy_utilisation=_until(outcome, arrived),
+        value=worth,
+        value_share=worth / sum(task.job.value for task in tasks),
+        urgent_in_time=in_time / len(urgent) if urgent else 1.0,
+        wasted=sum(task.wasted for task in tasks) / 3600,
+        preemptions=sum(task.preemptions for task in tasks),
+    )
+
+
+def _until(outcome: Outcome, end: int) -> float:
+    """Of jobs that were done by then; the part of a longer one is left out."""
+    span = end - outcome.began
+    done = sum(task.job.work for task in outcome.tasks if task.ended <= end)
+    return done / (outcome.gpus * span) if span else 0.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """The smallest value that so many are not above."""
+    return ordered[min(len(ordered), max(1, math.ceil(share * len(ordered)))) - 1]
