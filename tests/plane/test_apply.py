@@ -221,7 +221,7 @@ def test_dry_run_changes_nothing(endpoint: Endpoint) -> None:
 
 def test_managed_fields_can_be_forgotten(endpoint: Endpoint) -> None:
     endpoint.ok("POST", MAPS, config_map("a", x="1"))
-    reset = {"metadata": {"managedFields": [{}]}}
+    reset: dict[str, Any] = {"metadata": {"managedFields": [{}]}}
     forgotten = endpoint.ok("PATCH", f"{MAPS}/a", reset, media=MERGE)
     assert "managedFields" not in forgotten["metadata"]
     plain = endpoint.ok("PATCH", f"{MAPS}/a", {"data": {"y": "1"}}, media=MERGE)

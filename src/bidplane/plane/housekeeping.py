@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from bidplane.api.kinds import CRD
 from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.plane.call import Call
 from bidplane.plane.feed import Change, Item, Key
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
 from bidplane.plane.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
-from bidplane.plane.verbs.update import keep
-from bidplane.wire.crds import CLEANUP
+from bidplane.plane.verbs.update import change, keep
+from bidplane.wire.crds import CLEANUP, wants_names
 from bidplane.wire.kinds import namespaces
 from bidplane.wire.table.human import seconds
 
@@ -73,6 +74,10 @@ class Housekeeper:
             for owner in item.obj["metadata"].get("ownerReferences") or ():
                 if key := self._plane.uids.get(owner["uid"]):
                     self._due[key] = None
+        if item.key.resource == CRDS:
+            # Names may have become free.
+            waiting = (one.key for one in self._plane.store.items(CRDS) if wants_names(one.obj))
+            self._due.update(dict.fromkeys(waiting))
         self.start()
 
     def _sweep(self) -> None:
@@ -123,6 +128,9 @@ class Housekeeper:
                 return await self._orphan(item)
             if FOREGROUND in (meta.get("finalizers") or ()):
                 return await self._foreground(item)
+        if key.resource == CRDS and wants_names(item.obj):
+            call = Call(resource=self._plane.registry.of(CRD), name=key.name, warnings=[])
+            await change(self._plane, call, lambda old: old)
         if meta.get("ownerReferences"):
             await self._collect(item)
         return None

@@ -20,7 +20,9 @@ class Registry:
         self.documents: dict[Any, bytes] = {}  # discovery and OpenAPI, until a CRD changes
 
     def install(self, crd: Mapping[str, Any]) -> None:
-        self._custom[crd["metadata"]["name"]] = crds.resources(crd)
+        # Until its names are its own, a CRD is an object like any other.
+        served = crds.resources(crd) if crds.is_established(crd) else []
+        self._custom[crd["metadata"]["name"]] = served
         self._rebuild()
 
     def uninstall(self, name: str) -> None:

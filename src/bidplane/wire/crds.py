@@ -1,15 +1,14 @@
 """
 CustomResourceDefinitions: what is wrong with one, and the resources it makes served.
 
-CEL rules (`x-kubernetes-validations`) are not evaluated yet. A CRD that has some is accepted
-with a warning, so that charts install; nobody is told that a rule was checked.
+Its CEL rules are compiled and asked by `bidplane.plane.rules`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,10 +21,6 @@ CLEANUP = "customresourcecleanup.apiextensions.k8s.io"  # a finalizer: instances
 VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _AGE = Column(name="Age", type="date", path=".metadata.creationTimestamp")
 _NAME = Column(name="Name", format="name")
-CEL_WARNING = (
-    "spec.versions[*].schema: x-kubernetes-validations are not evaluated by this server yet;"
-    " objects are checked against the rest of the schema only"
-)
 
 
 def default(crd: dict[str, Any]) -> None:
@@ -148,39 +143,99 @@ def changes(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
     return found
 
 
-def warnings(crd: Mapping[str, Any]) -> list[str]:
-    return [CEL_WARNING] if shapes.uses_cel(crd.get("spec", {}).get("versions")) else []
+class Taken(msgspec.Struct, frozen=True):
+    """The names that other CRDs of the same group have: of resources, and of kinds."""
+
+    plurals: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
 
 
-def established(crd: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """The status of a CRD whose resources are served."""
+def names_taken(crd: Mapping[str, Any], others: Iterable[Mapping[str, Any]]) -> Taken:
+    plurals: set[str] = set()
+    kinds: set[str] = set()
+    for other in others:
+        if other["spec"]["group"] != crd["spec"].get("group"):
+            continue
+        held = (other.get("status") or {}).get("acceptedNames") or {}
+        plurals.update((held.get("plural", ""), held.get("singular", "")))
+        plurals.update(held.get("shortNames") or ())
+        kinds.update((held.get("kind", ""), held.get("listKind", "")))
+    return Taken(frozenset(filter(None, plurals)), frozenset(filter(None, kinds)))
+
+
+def _accepted(asked: Mapping[str, Any], taken: Taken) -> tuple[dict[str, Any], str, str]:
+    """The names that are free; and, of one that is not, the reason and the words."""
+    accepted = dict(asked)
+    reason, words = "NoConflicts", "no conflicts found"
+    for field, held in (
+        ("plural", taken.plurals),
+        ("singular", taken.plurals),
+        ("shortNames", taken.plurals),
+        ("kind", taken.kinds),
+        ("listKind", taken.kinds),
+    ):
+        value = asked.get(field)
+        many = value if isinstance(value, list) else [value]
+        clash = [name for name in many if name in held]
+        if not clash:
+            continue
+        # As upstream, whose last word is the one that stays.
+        reason = f"{field[0].upper()}{field[1:]}Conflict"
+        words = f'"{clash[-1]}" is already in use'
+        if field == "kind":
+            accepted["kind"] = ""
+        else:
+            accepted.pop(field)
+    return accepted, reason, words
+
+
+def established(crd: Mapping[str, Any], now: str, taken: Taken | None = None) -> dict[str, Any]:
+    """The status of a CRD: served once its names are its own, and from then on."""
     spec, old = crd["spec"], crd.get("status") or {}
-    if old.get("conditions") and old.get("acceptedNames") == spec["names"]:
-        conditions = old["conditions"]
-    else:
-        conditions = [
-            {
-                "type": "NamesAccepted",
-                "status": "True",
-                "lastTransitionTime": now,
-                "reason": "NoConflicts",
-                "message": "no conflicts found",
-            },
-            {
-                "type": "Established",
-                "status": "True",
-                "lastTransitionTime": now,
-                "reason": "InitialNamesAccepted",
-                "message": "the initial names have been accepted",
-            },
-        ]
+    accepted, reason, words = _accepted(spec["names"], taken or Taken())
+    free = reason == "NoConflicts"
+    was = {one["type"]: one for one in old.get("conditions") or ()}
+    served = free or is_established(crd)
+    wanted = (
+        ("NamesAccepted", free, reason, words),
+        (
+            "Established",
+            served,
+            "InitialNamesAccepted" if served else "NotAccepted",
+            "the initial names have been accepted" if served else "not all names are accepted",
+        ),
+    )
+    conditions = [
+        was[kind]
+        if was.get(kind, {}).get("status") == str(true) and was[kind].get("reason") == why
+        else {
+            "type": kind,
+            "status": str(true),
+            "lastTransitionTime": now,
+            "reason": why,
+            "message": said,
+        }
+        for kind, true, why, said in wanted
+    ]
+    conditions += [one for kind, one in was.items() if kind not in ("NamesAccepted", "Established")]
     storage = next(version["name"] for version in spec["versions"] if version.get("storage"))
     stored = [name for name in old.get("storedVersions", []) if name != storage]
     return {
         "conditions": conditions,
-        "acceptedNames": spec["names"],
+        "acceptedNames": accepted,
         "storedVersions": [*stored, storage],
     }
+
+
+def is_established(crd: Mapping[str, Any]) -> bool:
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+
+def wants_names(crd: Mapping[str, Any]) -> bool:
+    """Whether names it asked for were not free."""
+    conditions = (crd.get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "NamesAccepted" and one["status"] == "False" for one in conditions)
 
 
 def resources(crd: Mapping[str, Any]) -> list[Resource]:

@@ -10,8 +10,10 @@ import contextlib
 from typing import Any
 
 from bidplane.kube.client import Object
+from bidplane.plane import rules as cel_rules
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
+from bidplane.plane.registry import CRDS
 from bidplane.wire import crds, decode, kinds, managers, metadata, resources, status, validate
 from bidplane.wire.fields import BadFields
 from bidplane.wire.managers import Manager
@@ -45,7 +47,7 @@ def _judge(call: Call, report: decode.Report, name: str) -> None:
     head = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
     if report.wrong:
         if resource.custom:
-            raise status.invalid(resource.about(name), report.wrong)
+            raise status.invalid(resource.about(name), [*report.wrong, *_unasked(call)])
         raise status.bad_request(f"{head}: json: {report.wrong[0]}")
     if not report.unknown or call.field_validation == "Ignore":
         return
@@ -155,19 +157,20 @@ def _own_fields(
 
 def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
     """A CRD is served from the moment it is kept; its cleanup is a finalizer, as upstream."""
-    if call.resource.storage != "customresourcedefinitions.apiextensions.k8s.io":
+    if call.resource.storage != CRDS:
         return
     if crds.problems(obj):
         return  # _check will say so
-    obj["status"] = crds.established(obj, plane.now())
+    name = obj["metadata"].get("name")
+    others = [item.obj for item in plane.store.items(CRDS) if item.key.name != name]
+    obj["status"] = crds.established(obj, plane.now(), crds.names_taken(obj, others))
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if crds.CLEANUP not in finalizers and "deletionTimestamp" not in obj["metadata"]:
         finalizers.append(crds.CLEANUP)
-    call.warnings.extend(crds.warnings(obj))
 
 
 def _owns_status(call: Call) -> bool:
-    return call.resource.storage == "customresourcedefinitions.apiextensions.k8s.io"
+    return call.resource.storage == CRDS
 
 
 def _status_only(call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
@@ -198,6 +201,29 @@ def _named(call: Call, name: str) -> Call:
     return call
 
 
+def _unasked(call: Call) -> list[Cause]:
+    """Said when a schema has rules, and the object was too wrong to ask them."""
+    if call.resource.schema is None or cel_rules.plan(call.resource.schema) is None:
+        return []
+    words = (
+        "Invalid value: null: some validation rules were not checked because the object was"
+        " invalid; correct the existing errors to complete validation"
+    )
+    return [Cause(words, "<nil>")]
+
+
+def _by_rules(call: Call, shown: Object, old: Object | None) -> list[Cause]:
+    """What the CEL rules of a CRD say, and whether those of a new CRD can be asked."""
+    if call.resource.schema is not None:
+        asked = cel_rules.plan(call.resource.schema)
+        if asked is None:
+            return []
+        return cel_rules.broken(asked, shown, None if old is None else call.shown(old))
+    if call.resource.storage == CRDS:
+        return cel_rules.problems(shown)
+    return []
+
+
 def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | None) -> None:
     resource, rules = call.resource, kinds.rules(call.resource.storage)
     found = metadata.problems(new, namespaced=resource.namespaced, name_rule=rules.name)
@@ -207,6 +233,9 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
         found += rules.validate(new)
         if old is not None:
             found += rules.change(new, old)
+        found += _by_rules(call, shown, old)
+    elif resource.custom:
+        found += _unasked(call)
     if found:
         raise status.invalid(call.about, found)
     if plane.admit is not None:
