@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import msgspec
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN, Block
+from bidplane.core.chain import CHAIN, FRACTIONS, Block
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
 
@@ -108,6 +109,8 @@ def rounds(draw: st.DrawFn) -> RoundInput:
                 posted=base + draw(st.integers(0, 5)) * FLOOR,
                 fund=draw(st.integers(0, 150)),
                 domains=tuple(domains),
+                leaves=draw(st.sampled_from([(), FRACTIONS])),
+                exact=draw(st.booleans()),
             )
         )
     names = [lot.name for lot in lots]
@@ -121,9 +124,18 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             lot=draw(st.sampled_from(["", *names, "nowhere"])),
             tie=draw(st.integers(10, 12)),
             hold={name: draw(st.integers(1, 60)) for name in names},
+            blocks=draw(st.sampled_from([1, 1, 2])),
+            spread=draw(st.sampled_from([False, False, True])),
+            share=draw(st.sampled_from(["", "", "", "1/2"])),
         )
         for i in range(draw(st.integers(0, 8)))
     ]
+    if len(asks) > 1 and draw(st.booleans()):
+        last = asks.pop()
+        instead = msgspec.structs.replace(
+            last, id=asks[0].id, agent=asks[0].agent, owner=asks[0].owner
+        )
+        asks[0] = msgspec.structs.replace(asks[0], otherwise=(instead,))
     return RoundInput(
         at=0,
         lots=tuple(lots),

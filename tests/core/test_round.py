@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import block_size
+from bidplane.core.chain import FRACTIONS, block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -29,8 +29,12 @@ def test_nothing_is_sold_twice(given: RoundInput) -> None:
     result = clear_round(given)
     displaced = {d.lease for d in result.displaced}
     stays = [d for i in given.incumbents if i.id not in displaced for d in i.devices]
-    sold = [device for won in result.won for device in won.devices]
-    assert len(sold + stays) == len(set(sold + stays))
+    whole = [device for won in result.won if not won.share for device in won.devices]
+    halves = [device for won in result.won if won.share for device in won.devices]
+    assert len(whole + stays) == len(set(whole + stays))
+    assert set(halves).isdisjoint(whole + stays)
+    assert all(halves.count(device) <= 2 for device in halves)
+    sold = whole + halves
     free = {d for lot in given.lots for domain in lot.domains for d in domain.free}
     leaving = {d for i in given.incumbents if i.id in displaced for d in i.devices}
     assert set(sold) <= free | leaving
@@ -55,8 +59,13 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
     asks = {ask.id: ask for ask in given.asks}
     base = {lot.name: lot.base for lot in given.lots}
     for won in result.won:
-        assert base[won.lot] <= won.price <= asks[won.ask].price
-        assert won.gpus == block_size(asks[won.ask].gpus) == len(won.devices)
+        ask = (asks[won.ask], *asks[won.ask].otherwise)[won.option]
+        assert base[won.lot] <= won.price <= ask.price
+        assert won.gpus == len(won.devices)
+        if ask.share or ask.spread:
+            assert won.gpus == ask.gpus
+        else:
+            assert won.gpus == ask.blocks * (block_size(ask.gpus) or 0)
     incumbents = {i.id: i for i in given.incumbents}
     for kept in result.kept:
         assert kept.price <= incumbents[kept.lease].price
@@ -346,3 +355,84 @@ def test_a_rising_base_price_evicts_nobody() -> None:
     dear = msgspec.structs.replace(lot(0), base=10_000)
     result = play([dear], [], (running("trainer", 8, 200),))
     assert [(k.lease, k.price) for k in result.kept] == [("trainer", 100)]
+
+
+def test_either_or_goes_where_it_gains_most() -> None:
+    """Eight of the one, else sixteen of the other; one of the two, never both."""
+    lots = [lot(8), machines("a100", 2)]
+
+    def won(h100: int, a100: int) -> tuple[str, int]:
+        first = ask("b", 8, h100)
+        second = msgspec.structs.replace(ask("b", 8, a100, pool="a100"), blocks=2)
+        result = play(lots, [msgspec.structs.replace(first, otherwise=(second,))])
+        assert len(result.won) == 1
+        return result.won[0].lot, result.won[0].option
+
+    assert won(900, 400) == ("h100", 0)  # 8 × 800 against 16 × 300
+    assert won(300, 400) == ("a100", 1)
+    assert won(300, 200) == ("h100", 0)  # equal: the first is preferred
+
+
+def test_either_or_falls_back_when_the_first_cannot_be_had() -> None:
+    lots = [lot(0), machines("a100", 2)]
+    first = ask("b", 8, 900)
+    second = ask("b", 8, 400, pool="a100")
+    result = play(lots, [msgspec.structs.replace(first, otherwise=(second,))])
+    assert (result.won[0].lot, result.won[0].option) == ("a100", 1)
+
+
+def machines(name: str, count: int) -> Lot:
+    domains = tuple(
+        Domain(name=f"{name}-{d}", size=8, free=tuple(f"{name}/{d}/{i}" for i in range(8)))
+        for d in range(count)
+    )
+    return Lot(name=name, base=100, posted=100, fund=1000, domains=domains)
+
+
+def test_a_gang_wins_all_its_blocks_or_none() -> None:
+    gang = msgspec.structs.replace(ask("gang", 8, 400), blocks=2)
+    won = play([machines("h100", 2)], [gang]).won[0]
+    assert (won.gpus, won.domains) == (16, ("h100-0", "h100-1"))
+    result = play([machines("h100", 2)], [gang, ask("small", 1, 500)])
+    assert [w.ask for w in result.won] == ["small"]
+    too_large = msgspec.structs.replace(ask("gang", 8, 400), blocks=3)
+    result = play([machines("h100", 2)], [too_large])
+    assert reasons(result) == {"gang": BidReason.LARGER_THAN_EVERY_DOMAIN}
+
+
+def test_gpus_anywhere_are_sold_as_they_are() -> None:
+    anywhere = msgspec.structs.replace(ask("b", 13, 400), spread=True)
+    won = play([machines("h100", 2)], [anywhere]).won[0]
+    assert (won.gpus, len(set(won.devices))) == (13, 13)
+
+
+def test_a_share_is_sold_only_where_gpus_are_divided() -> None:
+    half = msgspec.structs.replace(ask("b", 1, 400), share="1/2")
+    assert reasons(play([lot(8)], [half])) == {"b": BidReason.SHAPE_NOT_SOLD}
+    divided = msgspec.structs.replace(lot(1), leaves=FRACTIONS)
+    result = play([divided], [msgspec.structs.replace(half, id=f"b{n}") for n in range(3)])
+    assert [won.devices for won in result.won] == [("h100/0",), ("h100/0",)]
+
+
+def test_a_gang_that_runs_is_displaced_as_one() -> None:
+    pool = machines("h100", 2)
+    bare = msgspec.structs.replace(
+        pool, domains=tuple(msgspec.structs.replace(d, free=()) for d in pool.domains)
+    )
+    by_domain = {d.name: d.free for d in pool.domains}
+    gang = msgspec.structs.replace(
+        running("gang", 16, 200),
+        domain="h100-0",
+        devices=tuple(device for free in by_domain.values() for device in free),
+        gang=by_domain,
+    )
+    result = play([bare], [ask("chat", 8, 900)], (gang,))
+    assert [d.lease for d in result.displaced] == ["gang"]
+    assert result.won[0].minimum == 7
+
+
+def test_a_small_pool_can_be_cleared_to_the_optimum() -> None:
+    asks = [ask("one", 1, 500), ask("eight", 8, 400)]
+    assert [w.ask for w in play([lot(8)], asks).won] == ["one"]
+    best = play([msgspec.structs.replace(lot(8), exact=True)], asks)
+    assert [(w.ask, w.price) for w in best.won] == [("eight", 100)]

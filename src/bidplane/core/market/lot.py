@@ -18,6 +18,7 @@ from bidplane.core.chain import Block
 from bidplane.core.fastplacement import place_fast
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant
+from bidplane.core.market.exact import clear_exactly
 from bidplane.core.market.fast import clear_fast
 from bidplane.core.market.model import (
     Ask,
@@ -112,7 +113,8 @@ def _clear(lot: Lot, entries: Sequence[Admitted], incumbents: Iterable[Incumbent
     incumbents = list(incumbents)
     field = [new(entry.ask, entry.block, lot.base) for entry in entries]
     field += map(running, incumbents)
-    return clear_fast(room_of(lot, incumbents), field)
+    room = room_of(lot, incumbents)
+    return (clear_exactly(room, field) if lot.exact else None) or clear_fast(room, field)
 
 
 def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
