@@ -91,6 +91,7 @@ def test_what_the_struct_refuses_the_schema_refuses(kind, spec):
 def test_a_default_of_the_struct_is_a_default_of_the_schema():
     properties = schema("Pool")["properties"]["spec"]["properties"]
     assert {name: node["default"] for name, node in properties.items() if "default" in node} == {
+        "clearing": "greedy",
         "floorPrice": "0.10",
         "noticeSeconds": 30,
         "restartSeconds": 30,

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from bidplane.core.market import RoundInput
+from bidplane.exchange import engine, inventory
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.ledger import Ledger
@@ -57,6 +59,12 @@ class Market:
         account = self.ledger.account(wallet_of(f"uid-{name}"))
         assert account is not None
         return account.posted
+
+    def engine_input(self) -> RoundInput:
+        """What the market is given now."""
+        with self.ledger.commit(round(self.now * 1000)) as commit:
+            stock = inventory.stocks(self.world.pools, self.world.devices)
+            return engine._round_input(commit, self.world, stock)
 
     def fund(self, pool: str = "h100") -> int:
         account = self.ledger.account(f"fund/{pool}")

@@ -6,12 +6,12 @@ import msgspec
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
-from bidplane.core.market import RoundInput, RoundResult, clear_round
+from bidplane.core.market import RoundInput, RoundResult, clear_round, preemption
 from bidplane.ledger import statement
 from bidplane.ledger.records import REVENUE, lease_id, wallet_of
 
 from .market import Market
-from .words import CREDIT, MILLI, PRICE, agent, bid, gpus
+from .words import CREDIT, MILLI, PRICE, agent, bid, gpus, pool
 
 
 def test_a_bid_wins_is_claimed_and_pays_by_the_second(market: Market) -> None:
@@ -125,7 +125,7 @@ def test_who_cannot_pay_gets_notice(market: Market) -> None:
     poor = agent("trainer", refill=1)
     market.change(agents=(poor, agent("chat")))
     # Two rivals keep the price at the bid; 4 GPUs hold 0.24 an epoch and use 4 m a second.
-    market.round(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE - 1, created=5))
+    market.round(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE - 1, created=1_000_000))
     market.claim("b1")
     for _ in range(400):
         market.round()
@@ -140,7 +140,9 @@ def test_who_cannot_pay_gets_notice(market: Market) -> None:
 
 
 def test_a_quiet_market_writes_nothing(market: Market) -> None:
-    market.round(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE // 2, created=9))
+    market.round(
+        bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE // 2, created=1_000_000)
+    )
     market.claim("b1")
     for _ in range(10):  # what it has paid grows until the fund cannot pay it back: protected
         market.round()
@@ -230,3 +232,78 @@ def test_a_pool_that_grows_is_seeded_for_what_it_became(market: Market) -> None:
     market.round(devices=gpus(4))
     funds = [a for a in market.ledger.accounts() if a.id == "fund/h100"]
     assert [fund.posted for fund in funds] == [-(-8 * 60 * 100_000 // 3600)]
+
+
+def test_a_bid_that_waited_ranks_higher_and_its_lease_keeps_that(market: Market) -> None:
+    old = bid("b1", "trainer", 4, PRICE, created=int(market.now) - 3600)
+    new = bid("b2", "chat", 4, PRICE * 14 // 10, created=int(market.now))
+    report = market.round(old, new)
+    assert report.bids["b1"].phase is BidPhase.WON  # half as high again: 1.5 beats 1.4
+    market.claim("b1")
+    assert market.lease("b1").age == preemption.MOST_AGE
+    weight = market.engine_input().incumbents[0].weight
+    assert weight == preemption.incumbent_weight(30, 30) + preemption.MOST_AGE <= 3 * 1024
+
+
+def test_a_bid_past_its_deadline_is_told_so_and_does_not_win(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    late = msgspec.structs.replace(bid("b2", "chat", 4, PRICE // 2), deadline=int(market.now) + 10)
+    assert market.round(late).bids["b2"].phase is BidPhase.WAITING
+    report = market.leave("b1", after=60)
+    assert (report.bids["b2"].phase, report.bids["b2"].reason) == (
+        BidPhase.REFUSED,
+        BidReason.DEADLINE_PASSED,
+    )
+    assert market.ledger.live_leases() == []
+
+
+def test_either_or_and_gangs_come_to_one_lease(market: Market) -> None:
+    market.change(devices=(*gpus(4), *gpus(4, node="n2")))
+    gang = msgspec.structs.replace(bid("b1", "trainer", 4, PRICE), blocks=2)
+    instead = msgspec.structs.replace(gang, gpus=1, blocks=1, price=100 * PRICE)
+    report = market.round(msgspec.structs.replace(gang, otherwise=(instead,)))
+    # One GPU at 100 times the price gains more than eight at theirs.
+    lease = market.lease("b1")
+    assert (lease.gpus, lease.max_price) == (1, 100 * PRICE)
+    assert report.bids["b1"].message == "won 1 GPU in h100 at 0.10 per GPU-hour"
+    market.leave("b1")
+    market.round(msgspec.structs.replace(gang, uid="b3"))
+    lease = market.lease("b3")
+    assert {device.node for device in lease.devices} == {"n1", "n2"}
+    market.claim("b3")
+    held = market.engine_input().incumbents[0]
+    assert {name: len(found) for name, found in held.gang.items()} == {
+        "n1/nvlink-0": 4,
+        "n2/nvlink-0": 4,
+    }
+
+
+def test_an_exact_pool_sells_to_the_better_set(market: Market) -> None:
+    exact = msgspec.structs.replace(pool(), exact=True)
+    bids = bid("b1", "trainer", 1, 2 * PRICE), bid("b2", "chat", 4, PRICE)
+    report = market.round(*bids, pools=(exact,))
+    assert report.bids["b2"].phase is BidPhase.WON
+    assert report.bids["b1"].reason is BidReason.OUTBID
+    assert report.bids["b1"].price_to_win == "14.400001"
+
+
+def test_rent_stops_when_a_leased_device_is_gone(market: Market) -> None:
+    market.change(devices=gpus(8))
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    lease = market.lease("b1")
+    rest = tuple(view for view in gpus(8) if view.device != lease.devices[0])
+    market.round(after=30, devices=rest)
+    due = market.lease("b1").meter(round(market.now * 1000)).due
+    assert due > 0
+    market.round(after=600)
+    market.leave("b1", after=600)
+    assert market.lease("b1").charged == due
+    assert market.balance("trainer") == 10 * CREDIT - due
+
+
+def test_a_pool_that_lost_every_device_breaches_its_leases_too(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    market.round(after=1, devices=())
+    assert market.lease("b1").breached_at == round(market.now * 1000)

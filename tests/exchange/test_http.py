@@ -49,7 +49,10 @@ class Site:
             agents=(agent("trainer"), agent("chat")),
             pools=(pool(),),
             devices=gpus(4),
-            bids=(bid("b1", "trainer", 4, PRICE), bid("b2", "chat", 4, PRICE // 2, created=9)),
+            bids=(
+                bid("b1", "trainer", 4, PRICE),
+                bid("b2", "chat", 4, PRICE // 2, created=int(NOW) - 20),
+            ),
         )
         self.round(NOW - 20)
         self.round(NOW - 10, claimed=frozenset({lease_id("b1")}))

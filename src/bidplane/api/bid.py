@@ -35,15 +35,34 @@ class BidReason(enum.StrEnum):
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
     NO_DEVICES = "NoDevices"  # nothing is for sale yet
     BAD_PRICE = "BadPrice"
+    BAD_BID = "BadBid"  # another field of it cannot be read
+    DEADLINE_PASSED = "DeadlinePassed"
 
 
 MOST_GPUS = 1024
+MOST_BLOCKS = 128
+
+
+class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What would do instead."""
+
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
+    max_price: str
+    pool: str = ""
+    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
+    spread: bool = False
 
 
 class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
     max_price: str  # credits per GPU-hour
     pool: str = ""  # "" lets the exchange choose
+    # A gang: so many blocks of `gpus`, each in one link domain, all of them or none.
+    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
+    spread: bool = False  # the GPUs need not be in one link domain
+    # Either this or one of these, whichever gains most; the earlier of equals.
+    otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
+    deadline: str = ""  # RFC 3339: not sold after it
 
 
 class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import msgspec
@@ -12,6 +13,11 @@ _DAY_SECONDS = 86_400
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 
+class Clearing(enum.StrEnum):
+    GREEDY = "greedy"
+    EXACT = "exact"
+
+
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     product: str  # the `productName` attribute of the ResourceSlices' devices it sells
     floor_price: str = "0.10"  # credits per GPU-hour, the base price never falls below it
@@ -20,6 +26,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     epoch_seconds: Annotated[int, msgspec.Meta(ge=1, le=_DAY_SECONDS)] = 60  # what a hold covers
     # Above it the base price rises.
     target_utilisation_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 92
+    # `exact` finds the best outcome of up to 64 bids for up to 64 GPUs; larger, it is greedy.
+    clearing: Clearing = Clearing.GREEDY
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

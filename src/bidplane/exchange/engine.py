@@ -2,7 +2,7 @@
 What the exchange does each second, without a clock, a network or an event loop.
 
     wallets   opened, refilled, closed
-    observe   claimed leases become active, left ones are released
+    observe   claimed leases become active, left ones are released, broken ones pay no more
     settle    rent is billed, holds are topped up; who cannot pay gets notice
     clear     the round: who wins, who is displaced, at which prices
 
@@ -13,7 +13,7 @@ engine keeps nothing that the ledger does not have, so a new one simply goes on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -34,6 +34,7 @@ from bidplane.core.market import (
 )
 from bidplane.core.market.metering import charged_price
 from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.exchange import inventory
 from bidplane.exchange.inventory import Stock
@@ -65,8 +66,9 @@ class Engine:
         with self.ledger.commit(round(now * 1000)) as commit:
             _keep_wallets(commit, snapshot)
             _observe(commit, snapshot)
-            _settle(commit)
             stock = inventory.stocks(snapshot.pools, snapshot.devices)
+            _breach(commit, stock)
+            _settle(commit)
             given = _round_input(commit, snapshot, stock)
             result = clear_round(given)
             _apply(commit, snapshot, stock, given, result)
@@ -118,6 +120,17 @@ def _observe(commit: Commit, snapshot: Snapshot) -> None:
             leases.release(commit, lease.id, Event.UNCLAIMED)
 
 
+def _breach(commit: Commit, stock: Sequence[Stock]) -> None:
+    """A running lease whose device is gone pays no more from now on."""
+    stocks = {item.pool.name: item for item in stock}
+    for lease in commit.live_leases():
+        item = stocks.get(lease.pool)
+        if item is None or lease.breached_at or lease.phase is Phase.PENDING:
+            continue
+        if inventory.breached(item, lease):
+            leases.breach(commit, lease.id)
+
+
 def _settle(commit: Commit) -> None:
     for lease in commit.live_leases():
         if leases.needs_settling(commit, lease) and not leases.settle(commit, lease.id):
@@ -151,11 +164,13 @@ def _round_input(commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]) -> 
                 posted=max(price.posted, price.base),
                 fund=fund.available if fund else 0,
                 domains=inventory.domains(item, live),
+                exact=pool.exact,
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at)
         pools.append(pool)
-    asks = [_ask(bid, snapshot, pools) for bid in _standing(commit, snapshot)]
+    owners = {agent.name: agent.owner for agent in snapshot.agents}
+    asks = [_ask(bid, owners, pools, commit.at) for bid in _standing(commit, snapshot)]
     available = {
         agent.name: wallet.available
         for agent in snapshot.agents
@@ -176,25 +191,38 @@ def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:
     return [
         bid
         for bid in snapshot.bids
-        if not bid.problem and bid.agent in staying and commit.lease_of_bid(bid.uid) is None
+        if not bid.problem
+        and bid.agent in staying
+        and not 0 < 1000 * bid.deadline <= commit.at
+        and commit.lease_of_bid(bid.uid) is None
     ]
 
 
-def _ask(bid: BidView, snapshot: Snapshot, pools: Iterable[PoolView]) -> Ask:
-    block = block_size(bid.gpus) or bid.gpus
+def _ask(bid: BidView, owners: Mapping[str, str], pools: Sequence[PoolView], at: int) -> Ask:
+    gpus = bid.gpus if bid.spread else (block_size(bid.gpus) or bid.gpus) * bid.blocks
     # The earlier bid goes first; within a second a hash decides, which nobody can choose
     # to any effect. Running leases have small ties: they go before equal bids.
     chance = int.from_bytes(hashlib.sha256(bid.uid.encode()).digest()[:4], "big")
     return Ask(
         id=bid.uid,
         agent=bid.agent,
-        owner=next(agent.owner for agent in snapshot.agents if agent.name == bid.agent),
+        owner=owners[bid.agent],
         gpus=bid.gpus,
         price=bid.price,
+        blocks=bid.blocks,
+        spread=bid.spread,
         lot=bid.pool,
+        weight=ONE + _age(bid, at),
         tie=((bid.created + 1) << 32) | chance,
-        hold={pool.name: leases.hold_for(bid.price, block, pool.terms) for pool in pools},
+        hold={pool.name: leases.hold_for(bid.price, gpus, pool.terms) for pool in pools},
+        otherwise=tuple(_ask(choice, owners, pools, at) for choice in bid.otherwise),
     )
+
+
+def _age(bid: BidView, at: int) -> int:
+    """In steps of a minute, so that a bid that waits is not news each second."""
+    waited = at // 1000 - bid.created if bid.created else 0
+    return preemption.age(waited - waited % 60)
 
 
 def _price(commit: Commit, item: Stock) -> LotPrice:
@@ -274,6 +302,7 @@ def _win(
     base: int,
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
+    bid = (bid, *bid.otherwise)[won.option]
     leases.win(
         commit,
         Winner(
@@ -293,6 +322,7 @@ def _win(
         base=base,
         owed=won.minimum,
         waits_for=won.waits_for,
+        age=_age(bid, commit.at),
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from bidplane.api.lease import Device, Phase
 from bidplane.core.market import Domain, Incumbent, preemption
+from bidplane.core.market.model import ONE
 from bidplane.exchange.snapshot import DeviceView, PoolView
 from bidplane.ledger.records import Lease
 
@@ -69,22 +70,24 @@ def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> 
     where = {device: name for name, members in stock.domains.items() for device in members}
     found = []
     for lease in leases:
-        seats = {where.get(device) for device in lease.devices}
-        domain = seats.pop()
         if lease.phase is not Phase.ACTIVE or lease.pool != stock.pool.name:
             continue
-        if domain is None or seats:
+        seats: dict[str, list[str]] = {}
+        for device in lease.devices:
+            seats.setdefault(where.get(device, ""), []).append(device_key(device))
+        if "" in seats:
             continue
+        gang = {name: tuple(found) for name, found in sorted(seats.items())}
         found.append(
             Incumbent(
                 id=lease.id,
                 agent=lease.agent,
                 owner=lease.owner,
                 lot=lease.pool,
-                domain=domain,
+                domain=next(iter(gang)),
                 devices=tuple(device_key(device) for device in lease.devices),
                 price=lease.max_price,
-                weight=preemption.incumbent_weight(lease.notice_seconds, lease.restart_seconds),
+                weight=_weight(lease, at),
                 reserve=min(lease.win_base, base),
                 compensation=preemption.compensation(
                     price=lease.price,
@@ -94,9 +97,23 @@ def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> 
                     paid=lease.charged + lease.meter(at).balance,
                 ),
                 tie=lease.won_at // 1000,  # before any bid's: see `Engine`
+                gang=gang if len(gang) > 1 else {},
             )
         )
     return found
+
+
+def _weight(lease: Lease, at: int) -> int:
+    """A lease sold between rounds has outbid nobody yet: it gains no rank in its first epoch."""
+    if lease.instant and at < lease.active_at + 1000 * lease.epoch_seconds:
+        return ONE
+    return preemption.incumbent_weight(lease.notice_seconds, lease.restart_seconds, lease.age)
+
+
+def breached(stock: Stock, lease: Lease) -> bool:
+    """Whether a device of one of the pool's leases is no longer among what the pool sells."""
+    here = {device for members in stock.domains.values() for device in members}
+    return any(device not in here for device in lease.devices)
 
 
 def device_key(device: Device) -> str:

@@ -15,10 +15,10 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, host_namespace
-from bidplane.api.bid import BidSpec
+from bidplane.api.bid import BidChoice, BidReason, BidSpec
 from bidplane.api.lease import CLAIMED, Device
 from bidplane.api.money import parse_credits, parse_price
-from bidplane.api.pool import PoolSpec
+from bidplane.api.pool import Clearing, PoolSpec
 from bidplane.kube.client import Object
 from bidplane.ledger.leases import Terms
 
@@ -40,6 +40,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     floor: int
     target_percent: int
     terms: Terms
+    exact: bool = False
 
 
 class BidView(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +51,13 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     price: int = 0
     pool: str = ""
+    blocks: int = 1
+    spread: bool = False
+    otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
+    deadline: int = 0  # seconds; 0 is none
     created: int = 0  # seconds
     problem: str = ""  # why it cannot be read
+    bad: BidReason = BidReason.BAD_PRICE  # and which part of it
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,6 +123,7 @@ def pool_view(pool: Object) -> PoolView | None:
         floor=floor,
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
+        exact=spec.clearing is Clearing.EXACT,
     )
 
 
@@ -137,10 +144,41 @@ def bid_view(bid: Object) -> BidView | None:
     )
     try:
         spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
-        price = parse_price(spec.max_price)
+        deadline = _deadline(spec.deadline)
+    except ValueError as error:
+        return msgspec.structs.replace(view, problem=str(error), bad=BidReason.BAD_BID)
+    try:
+        first = _choice(view, spec)
+        rest = [_choice(view, choice) for choice in spec.otherwise]
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error))
-    return msgspec.structs.replace(view, gpus=spec.gpus, price=price, pool=spec.pool)
+    return msgspec.structs.replace(first, otherwise=tuple(rest), deadline=deadline)
+
+
+def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
+    return msgspec.structs.replace(
+        view,
+        gpus=choice.gpus,
+        price=parse_price(choice.max_price),
+        pool=choice.pool,
+        blocks=choice.blocks,
+        spread=choice.spread,
+    )
+
+
+def _deadline(text: str) -> int:
+    if not text:
+        return 0
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError(
+            f"deadline: {text!r} is not a time: write it as RFC 3339, for example"
+            ' "2026-11-15T23:00:00Z"'
+        )
+    return int(at.timestamp())
 
 
 def device_views(slice_: Object) -> Iterable[DeviceView]:

@@ -16,7 +16,10 @@ from bidplane.ledger.records import Lease
 _REFUSALS = (
     BidReason.LARGER_THAN_EVERY_DOMAIN,
     BidReason.NO_SUCH_POOL,
+    BidReason.SHAPE_NOT_SOLD,
     BidReason.BAD_PRICE,
+    BidReason.BAD_BID,
+    BidReason.DEADLINE_PASSED,
 )
 
 
@@ -31,7 +34,13 @@ def bid_statuses(
             statuses[bid.uid] = _won_status(bid, lease)
         elif bid.problem:
             statuses[bid.uid] = BidStatus(
-                phase=BidPhase.REFUSED, reason=BidReason.BAD_PRICE, message=bid.problem
+                phase=BidPhase.REFUSED, reason=bid.bad, message=bid.problem
+            )
+        elif bid.deadline and 1000 * bid.deadline <= commit.at:
+            statuses[bid.uid] = BidStatus(
+                phase=BidPhase.REFUSED,
+                reason=BidReason.DEADLINE_PASSED,
+                message="its deadline has passed and it had not won; bid anew, earlier or higher",
             )
         elif bid.uid in lost:
             statuses[bid.uid] = _lost_status(lost[bid.uid], number)
@@ -46,12 +55,22 @@ def _won_status(bid: BidView, lease: Lease) -> BidStatus:
         message=(
             f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
             if over
-            else explain_win(bid.gpus or lease.gpus, lease.gpus, lease.win_price, lease.pool)
+            else explain_win(_asked(bid, lease), lease.gpus, lease.win_price, lease.pool)
         ),
         pool=lease.pool,
         lease=lease_name(lease.id),
         gpus_sold=lease.gpus,
     )
+
+
+def _asked(bid: BidView, lease: Lease) -> int:
+    """How many GPUs the alternative that won had asked for."""
+    asked = (
+        choice.gpus * choice.blocks
+        for choice in (bid, *bid.otherwise)
+        if choice.price == lease.max_price and choice.gpus * choice.blocks <= lease.gpus
+    )
+    return max(asked, default=0) or lease.gpus
 
 
 def _lost_status(loss: Lost, number: int) -> BidStatus:

@@ -9,7 +9,7 @@ import msgspec
 from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
-from bidplane.core.market import Ask, LotResult, RoundInput, RoundResult
+from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.snapshot import lease_name
 from bidplane.ledger.ledger import Ledger
@@ -96,6 +96,8 @@ def _rounds_back(ledger: Ledger, chunk: int = 50) -> Iterator[Round]:
 
 def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
     won = next((win for win in result.won if win.ask == ask.id), None)
+    loss = next((loss for loss in result.lost if loss.ask == ask.id), None)
+    ask = _option(ask, won or loss)
     known = api.Explanation(
         bid=ask.id,
         agent=ask.agent,
@@ -104,20 +106,21 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         message="",
         round=record.number,
         at=stamp(record.at),
-        gpus_asked=ask.gpus,
+        gpus_asked=ask.gpus * ask.blocks,
         offer=format_credits(ask.price),
     )
     if won is not None:
         return msgspec.structs.replace(
             known,
-            message=explain_win(ask.gpus, won.gpus, won.price, won.lot),
+            message=explain_win(ask.gpus * ask.blocks, won.gpus, won.price, won.lot),
             pool=won.lot,
             gpus_sold=won.gpus,
             price=format_credits(won.price),
             cost_per_hour=format_credits(won.price * won.gpus),
             lease=lease_name(lease_id(ask.id)),
         )
-    loss = next(loss for loss in result.lost if loss.ask == ask.id)
+    if loss is None:
+        raise ValueError(f"round {record.number} says nothing of bid {ask.id}")
     to_win = loss.price_to_win
     return msgspec.structs.replace(
         known,
@@ -131,6 +134,11 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
     )
 
 
+def _option(ask: Ask, outcome: Won | Lost | None) -> Ask:
+    """The alternative of a bid that took part."""
+    return (ask, *ask.otherwise)[outcome.option if outcome else 0]
+
+
 def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
     asks = {ask.id: ask for ask in given.asks}
     running = {incumbent.id: incumbent for incumbent in given.incumbents}
@@ -138,11 +146,16 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         api.Outcome(
             agent=asks[win.ask].agent,
             event="Won",
-            message=explain_win(asks[win.ask].gpus, win.gpus, win.price, win.lot),
+            message=explain_win(
+                _option(asks[win.ask], win).gpus * _option(asks[win.ask], win).blocks,
+                win.gpus,
+                win.price,
+                win.lot,
+            ),
             pool=win.lot,
             bid=win.ask,
             gpus=win.gpus,
-            offer=format_credits(asks[win.ask].price),
+            offer=format_credits(_option(asks[win.ask], win).price),
             price=format_credits(win.price),
         )
         for win in result.won

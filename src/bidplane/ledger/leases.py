@@ -64,6 +64,8 @@ def win(
     base: int,
     owed: int,
     waits_for: tuple[str, ...],
+    age: int = 0,
+    instant: bool = False,
 ) -> Lease:
     """
     A new lease, its hold opened. It is ready once all of `waits_for` have left.
@@ -88,6 +90,8 @@ def win(
         charged=owed,
         ready=not waits_for,
         waits_for=waits_for,
+        age=age,
+        instant=instant,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
@@ -131,7 +135,7 @@ def is_unclaimed(lease: Lease, at: int) -> bool:
 
 def needs_settling(commit: Commit, lease: Lease) -> bool:
     """At each epoch's end, and before its hold is too small for the rent of a notice."""
-    if lease.phase is not Phase.ACTIVE:
+    if lease.phase is not Phase.ACTIVE or lease.breached_at:
         return False
     left = commit.hold(lease.hold).amount - lease.meter(commit.at).balance
     least = cost(lease.max_price, lease.gpus, reserve_seconds(lease.notice_seconds))
@@ -186,10 +190,19 @@ def notice(commit: Commit, id: str, event: Event, *, compensation: int = 0) -> L
     return lease
 
 
+def breach(commit: Commit, id: str) -> Lease:
+    """A device of it is gone: its rent stops here, and giving it back costs nothing more."""
+    lease = _lease(commit, id)
+    meter = lease.meter(commit.at)
+    lease = _metered(msgspec.structs.replace(lease, breached_at=commit.at), meter)
+    commit.change_lease(lease)
+    return lease
+
+
 def release(commit: Commit, id: str, event: Event) -> Lease:
     """The end: the last bill, the rest of the hold returned, whoever waited is served."""
     before = _lease(commit, id)
-    lease, _ = _bill(commit, before, least=before.minimum)
+    lease, _ = _bill(commit, before, least=0 if before.breached_at else before.minimum)
     lease = msgspec.structs.replace(
         lease,
         phase=after(lease.phase, event),

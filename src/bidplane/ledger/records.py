@@ -141,6 +141,9 @@ class Lease(Record, frozen=True, kw_only=True):
     compensation: int = 0
     hold: str = ""  # the open one
     holds: int = 0  # how many there were
+    age: int = 0  # the rank weight its bid had gained by waiting, which it keeps
+    instant: bool = False  # sold between rounds, at the posted price
+    breached_at: int = 0  # when a device of it was no longer there: rent stopped
     sequence: int = 0
 
     @property
@@ -154,6 +157,7 @@ class Lease(Record, frozen=True, kw_only=True):
     def meter(self, at: int) -> Meter:
         """What it has used by `at`. Time runs from Active to the end of the notice."""
         meter = Meter(self.metered, self.charged_until)
+        at = min(at, self.breached_at or at)
         match self.phase:
             case Phase.ACTIVE:
                 return meter.run(at, price=self.price, gpus=self.gpus)

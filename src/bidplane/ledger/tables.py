@@ -60,7 +60,9 @@ CREATE TABLE lease (
     notice_at INTEGER NOT NULL, reclaim_at INTEGER NOT NULL, released_at INTEGER NOT NULL,
     reason TEXT NOT NULL, metered INTEGER NOT NULL, charged_until INTEGER NOT NULL,
     settled_at INTEGER NOT NULL, charged INTEGER NOT NULL, compensation INTEGER NOT NULL,
-    hold TEXT NOT NULL, holds INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    hold TEXT NOT NULL, holds INTEGER NOT NULL,
+    age INTEGER NOT NULL, instant INTEGER NOT NULL, breached_at INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';

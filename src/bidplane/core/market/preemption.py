@@ -27,13 +27,23 @@ MOST_WEIGHT = 3 * ONE  # whatever a pool declares, a bid three times as high get
 LEVY_PERCENT = 5  # of every rent, into the pool's fund
 
 
-def incumbent_weight(notice_seconds: int, restart_seconds: int) -> int:
+def incumbent_weight(notice_seconds: int, restart_seconds: int, age: int = 0) -> int:
     """
     Depends on the pool's terms alone, never on how long ago the lease saved its work:
     else agents would gain by not saving it.
     """
     restart_cost = ONE * (notice_seconds + restart_seconds) // PAYBACK_SECONDS
-    return min(MOST_WEIGHT, ONE + ONE * HYSTERESIS_PERCENT // 100 + restart_cost)
+    return min(MOST_WEIGHT, ONE + ONE * HYSTERESIS_PERCENT // 100 + restart_cost + age)
+
+
+# A bid that has waited for half an hour ranks half as high again as it bids.
+AGE_SECONDS = 1800
+MOST_AGE = ONE // 2
+
+
+def age(waited_seconds: int) -> int:
+    """What waiting adds to a bid's rank weight; its lease keeps it, or it would be lost again."""
+    return MOST_AGE * min(max(0, waited_seconds), AGE_SECONDS) // AGE_SECONDS
 
 
 def compensation(
