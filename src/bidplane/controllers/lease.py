@@ -166,6 +166,10 @@ class LeaseController:
                 )
             elif not self._outlasts(pod, lease):
                 continue
+            # Looked at again: what ended by itself meanwhile keeps its end to show.
+            latest = plane[POD].get(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            if latest is None or not is_live_on(latest, lease["metadata"]["name"]):
+                continue
             await _delete_pod(plane.client, pod, self._grace(lease, pod))
         for pod in self._live_host_pods(lease):
             # Its original may be gone, or was deleted with more grace than the notice has.

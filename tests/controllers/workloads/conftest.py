@@ -168,6 +168,12 @@ def stories(request, tmp_path):
     return lambda story: asyncio.run(_on_cluster(story, cluster))
 
 
+@pytest.fixture
+def embedded(tmp_path):
+    """Stories that only virtual time can tell."""
+    return lambda story: run(_embedded(story, tmp_path))
+
+
 async def _embedded(story, folder):
     clock = VirtualClock()
     planes = Planes(

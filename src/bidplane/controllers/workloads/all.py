@@ -12,6 +12,7 @@ from bidplane.api.kinds import (
     DEPLOYMENT,
     ENDPOINT_SLICE,
     JOB,
+    NODE,
     POD,
     REPLICA_SET,
     RESOURCE_QUOTA,
@@ -44,6 +45,7 @@ from bidplane.machinery.planes import PlaneCache
 # What is followed in every plane for them.
 KINDS = (
     POD,
+    NODE,
     DEPLOYMENT,
     REPLICA_SET,
     STATEFUL_SET,
@@ -188,6 +190,7 @@ class EndpointSlices(Reconciler):
             obj,
             cache[POD].in_namespace(namespace),
             cache[ENDPOINT_SLICE].in_namespace(namespace),
+            {str(meta(node)["name"]) for node in cache[NODE].items()},
         )
         return await self.carrier.carry_out(cache.client, plan)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,8 +30,10 @@ _MOST_ENDPOINTS = 100  # in one slice
 Ports = tuple[tuple[tuple[str, Any], ...], ...]
 
 
-def plan(service: Object, pods: Sequence[Object], slices: Sequence[Object]) -> Plan:
-    """`pods` and `slices` are those of its namespace."""
+def plan(
+    service: Object, pods: Sequence[Object], slices: Sequence[Object], nodes: Collection[str]
+) -> Plan:
+    """`pods` and `slices` are those of its namespace; `nodes` the names of those there are."""
     plan = Plan()
     ours = [
         s
@@ -44,7 +46,15 @@ def plan(service: Object, pods: Sequence[Object], slices: Sequence[Object]) -> P
     selector = service["spec"].get("selector")
     if is_going(service) or not selector or service["spec"].get("type") == "ExternalName":
         return plan
-    chosen = [p for p in pods if selector.items() <= labels_of(p).items() and _has_address(p)]
+    early = service["spec"].get("publishNotReadyAddresses")
+    chosen = [
+        pod
+        for pod in pods
+        if selector.items() <= labels_of(pod).items()
+        and _has_address(pod)
+        # A pod on a node that is gone answers nobody.
+        and (early or pod["spec"].get("nodeName") in nodes)
+    ]
     wanted = _wanted(service, chosen)
     free: dict[tuple[str, Ports], list[Object]] = defaultdict(list)
     for found in sorted(ours, key=lambda s: str(meta(s)["name"])):

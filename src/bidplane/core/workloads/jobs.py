@@ -31,6 +31,7 @@ from bidplane.core.workloads.common import (
     status_of,
     status_patch,
     with_condition,
+    without,
 )
 from bidplane.core.workloads.plan import Create, Delete, Operation, Patch, Plan, Record
 
@@ -105,7 +106,7 @@ class _Look:
             if not self.active and not self._left():
                 self._finish(ending)
         elif self.spec.get("suspend"):
-            self._end_pods()
+            self._drop(self.active)
         else:
             self._scale()
         self._say()
@@ -265,6 +266,11 @@ class _Look:
     def _end_pods(self) -> None:
         self.plan.operations.extend(Delete(POD, pod, self.job) for pod in self.active)
 
+    def _drop(self, pods: Sequence[Object]) -> None:
+        """Not wanted any more, through no fault of theirs: they go without being counted."""
+        for pod in pods:
+            self.plan.operations += [release(pod), Delete(POD, pod, self.job)]
+
     def _scale(self) -> None:
         parallelism, completions = self.spec.get("parallelism", 1), self.spec.get("completions")
         in_place = [*self.active]
@@ -280,7 +286,7 @@ class _Look:
         if len(self.active) > wanted:
             ranked = sorted(self.active, key=lambda p: (is_ready(p), meta(p)["name"]))
             extra = ranked[: len(self.active) - wanted]
-            self.plan.operations.extend(Delete(POD, pod, self.job) for pod in extra)
+            self._drop(extra)
         missing = wanted - len(in_place)
         if missing > 0 and not self._backs_off(self.pods):
             self.plan.operations.extend(self._pod() for _ in range(min(missing, _MOST_CREATED)))
@@ -292,7 +298,7 @@ class _Look:
             useless = index is None or index >= completions or index in taken | self.completed
             if useless or (len(taken) >= parallelism and pod in self.active):
                 if pod in self.active:
-                    self.plan.operations.append(Delete(POD, pod, self.job))
+                    self._drop([pod])
             elif index is not None:
                 taken.add(index)
         room = min(parallelism, completions - len(self.completed)) - len(taken)
@@ -356,7 +362,7 @@ class _Look:
         left = [pod for pod in self.active if meta(pod)["uid"] not in gone]
         made = sum(isinstance(o, Create) for o in self.plan.operations)
         status = {
-            **self.status,
+            **without(self.status, "uncountedTerminatedPods"),
             "active": len(left) + made,
             "ready": sum(is_ready(pod) for pod in left),
             "terminating": len(self.terminating) + len(gone),

@@ -1,0 +1,74 @@
+"""The EndpointSlices of a Service are its pods."""
+
+from bidplane.api.kinds import ENDPOINT_SLICE, NODE, POD, SERVICE
+
+POD_SPEC = {
+    "containers": [
+        {"name": "main", "image": "x", "ports": [{"name": "http", "containerPort": 8080}]}
+    ]
+}
+SPEC = {"selector": {"app": "web"}, "ports": [{"name": "web", "port": 80, "targetPort": "http"}]}
+
+
+async def endpoints(site):
+    return [e for s in await site.all(ENDPOINT_SLICE) for e in s.get("endpoints") or ()]
+
+
+def test_a_pod_answers_once_it_is_ready(stories):
+    async def story(site):
+        await site.create(SERVICE, "web", SPEC)
+        node = f"node-{site.namespace}"
+        await site.client.create(NODE, {"metadata": {"name": node}})
+        bound = {**POD_SPEC, "nodeName": node}
+        pod = await site.create(POD, "a", bound, labels={"app": "web"})
+        await site.create(POD, "other", POD_SPEC, labels={"app": "api"})
+        await site.say(pod, phase="Running", podIP="10.0.0.7", podIPs=[{"ip": "10.0.0.7"}])
+
+        async def one():
+            return await endpoints(site)
+
+        (found,) = await site.until(one)
+        assert found["addresses"] == ["10.0.0.7"]
+        expected = {"ready": False, "serving": False, "terminating": False}
+        assert found["conditions"] == expected
+        assert found["targetRef"]["name"] == "a"
+        assert found["nodeName"] == node
+        await site.ready(pod, ip="10.0.0.7")
+
+        async def ready():
+            return [e for e in await endpoints(site) if e["conditions"]["ready"]]
+
+        await site.until(ready)
+        (slice_,) = await site.all(ENDPOINT_SLICE)
+        assert slice_["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
+        assert slice_["metadata"]["labels"] == {
+            "kubernetes.io/service-name": "web",
+            "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+        }
+        await site.delete(POD, "a", grace_seconds=0)
+
+        async def none():
+            return not await endpoints(site)
+
+        await site.until(none)
+        await site.client.delete(NODE, node)
+
+    stories(story)
+
+
+def test_the_slices_go_with_the_service(stories):
+    async def story(site):
+        await site.create(SERVICE, "web", SPEC)
+
+        async def there():
+            return await site.all(ENDPOINT_SLICE)
+
+        await site.until(there)
+        await site.delete(SERVICE, "web")
+
+        async def gone():
+            return not await site.all(ENDPOINT_SLICE)
+
+        await site.until(gone)
+
+    stories(story)
