@@ -30,7 +30,11 @@ async def main(folder: Path) -> None:
     certificate, key = Authority(folder).issue_server("plane")
     tokens = Tokens(b"only for tests, only for tests..")
     planes = Planes(
-        folder / "planes", clock=SystemClock(), tokens=tokens, crds=lambda plane: crds.all_crds()
+        folder / "planes",
+        clock=SystemClock(),
+        tokens=tokens,
+        crds=lambda plane: crds.all_crds(),
+        ca=(folder / "ca.crt").read_text(),
     )
     uid = await planes.create("agent")
     who = Identity(plane="agent", uid=uid, user="agent", expires=int(time.time()) + 3600)

@@ -76,6 +76,41 @@ class Endpoint:
             response.status_code, response.json() if is_json else response.text, response.headers
         )
 
+    def raw(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        headers: list[tuple[str, str]],
+        media: str = "application/json",
+        **params: Any,
+    ) -> Answer:
+        """As `call`, with headers of the test's own; one that is sent replaces ours."""
+        ours = (
+            []
+            if any(key == "Authorization" for key, _ in headers)
+            else [("Authorization", f"Bearer {self.token}")]
+        )
+        request = self._http.build_request(
+            method,
+            self.url + path.replace("{ns}", self.namespace),
+            params=params,
+            content=None if body is None else json.dumps(body).encode(),
+        )
+        request.headers = httpx2.Headers(
+            [
+                *[(k, v) for k, v in request.headers.items() if k != "authorization"],
+                *([] if body is None else [("Content-Type", media)]),
+                *ours,
+                *headers,
+            ]
+        )
+        response = self._http.send(request)
+        is_json = response.headers.get("content-type", "").startswith("application/json")
+        return Answer(
+            response.status_code, response.json() if is_json else response.text, response.headers
+        )
+
     def ok(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
         """As `call`, for what must succeed."""
         answer = self.call(method, path, body, **options)
@@ -146,7 +181,8 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     folder = tmp_path_factory.mktemp("planes")
     certificate, key = Authority(folder).issue_server("plane")
     tokens = Tokens(secrets.token_bytes(32))
-    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens)
+    ca = (folder / "ca.crt").read_text()
+    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens, ca=ca)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         planes,

@@ -34,7 +34,8 @@ def test_a_plane_is_born_with_the_usual_things(tmp_path: Path) -> None:
         assert await planes.create("a") == uid == planes.uid("a")
         client = planes.client("a")
         spaces = await client.list(NAMESPACE)
-        assert [found["metadata"]["name"] for found in spaces.items] == ["default", "kube-system"]
+        names = [found["metadata"]["name"] for found in spaces.items]
+        assert names == ["default", "kube-node-lease", "kube-public", "kube-system"]
         assert len((await client.list(CRD)).items) == len(crds.all_crds())
         assert not (await client.list(AGENT)).items
         assert planes.names() == ["a"]

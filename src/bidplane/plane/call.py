@@ -21,6 +21,8 @@ Admit = Callable[[str, str, Kind, Object, Object | None], list[str]]
 class User(msgspec.Struct, frozen=True):
     name: str
     groups: tuple[str, ...] = ()
+    uid: str = ""
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 SYSTEM = User("system:apiserver", ("system:masters",))

@@ -9,6 +9,7 @@ everything is looked at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 from bidplane.api.kinds import CRD
@@ -17,8 +18,10 @@ from bidplane.plane.call import Call
 from bidplane.plane.feed import Change, Item, Key
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
+from bidplane.plane.seeds import furnish
 from bidplane.plane.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
 from bidplane.plane.verbs.update import change, keep
+from bidplane.wire import rbac
 from bidplane.wire.crds import CLEANUP, wants_names
 from bidplane.wire.kinds import namespaces
 from bidplane.wire.table.human import seconds
@@ -62,7 +65,7 @@ class Housekeeper:
         if change.type != "DELETED":
             if item.key.resource == EVENTS:
                 self._sweep()
-            if _interesting(item.obj["metadata"]):
+            if _interesting(item.obj["metadata"]) or _furnished(change):
                 self._due[item.key] = None
         else:
             self._due.update(dict.fromkeys(self._plane.dependents.get(item.uid, ())))
@@ -74,6 +77,9 @@ class Housekeeper:
             for owner in item.obj["metadata"].get("ownerReferences") or ():
                 if key := self._plane.uids.get(owner["uid"]):
                     self._due[key] = None
+        if item.key.resource == rbac.CLUSTER_ROLES:
+            roles = self._plane.store.items(rbac.CLUSTER_ROLES)
+            self._due.update({one.key: None for one in roles if "aggregationRule" in one.obj})
         if item.key.resource == CRDS:
             # Names may have become free.
             waiting = (one.key for one in self._plane.store.items(CRDS) if wants_names(one.obj))
@@ -128,12 +134,27 @@ class Housekeeper:
                 return await self._orphan(item)
             if FOREGROUND in (meta.get("finalizers") or ()):
                 return await self._foreground(item)
+        elif key.resource == NAMESPACES:
+            await self._furnish(key.name)
+        elif key.resource == rbac.CLUSTER_ROLES:
+            await self._aggregate(item)
         if key.resource == CRDS and wants_names(item.obj):
             call = Call(resource=self._plane.registry.of(CRD), name=key.name, warnings=[])
             await change(self._plane, call, lambda old: old)
         if meta.get("ownerReferences"):
             await self._collect(item)
         return None
+
+    async def _furnish(self, namespace: str) -> None:
+        with contextlib.suppress(ApiError):  # ending meanwhile, or somebody made it
+            await furnish(self._plane, namespace)
+
+    async def _aggregate(self, item: Item) -> None:
+        """A role made of others has their rules, and those of what they are made of."""
+        others = [one.obj for one in self._plane.store.items(rbac.CLUSTER_ROLES)]
+        rules = rbac.aggregated(item.obj, others)
+        if rules is not None and rules != (item.obj.get("rules") or []):
+            await self._write(item, {**item.obj, "rules": rules})
 
     async def _delete(self, item: Item, propagation: str = "") -> None:
         if "deletionTimestamp" in item.obj["metadata"]:
@@ -237,6 +258,12 @@ class Housekeeper:
 
     async def _write(self, item: Item, obj: dict[str, Any]) -> None:
         await keep(self._plane, item, {**obj, "metadata": dict(obj["metadata"])})
+
+
+def _furnished(change: Change) -> bool:
+    """Whether a namespace may lack what every namespace has."""
+    key = change.item.key
+    return key.resource == NAMESPACES and change.type == "ADDED"
 
 
 def _interesting(meta: dict[str, Any]) -> bool:

@@ -60,6 +60,11 @@ class Journal:
                 self._db.execute(_SCHEMA)
                 self._db.pragma("user_version", SCHEMA_VERSION)
 
+    @property
+    def connection(self) -> apsw.Connection:
+        """For a copy of the whole file; see `snapshots`."""
+        return self._db
+
     def append(self, rows: Iterable[Row]) -> None:
         """Commit all of `rows`, or none."""
         values = [(row.revision, row.key, row.created, row.deleted, row.value) for row in rows]

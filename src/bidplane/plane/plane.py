@@ -7,6 +7,8 @@ import uuid
 from typing import Any
 
 from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.plane import ground
+from bidplane.plane.access import Access
 from bidplane.plane.call import Admit
 from bidplane.plane.feed import Change, Key
 from bidplane.plane.registry import CRDS, Registry
@@ -28,11 +30,14 @@ class Plane:
         self.name, self.uid, self.store = name, uid, store
         self.clock, self.admit = clock, admit
         self.registry = Registry()
+        self.ca = ""  # the certificate its clients trust, as text
         self.uids: dict[str, Key] = {}
         self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
         self._dice = dice
         for item in store.everything():
             self._index(item.key, item.obj, None)
+        store.lay(ground.items())  # after the index: nobody owns them, and they own nobody
+        self.access = Access(store)
         for item in store.items(CRDS):
             self.registry.install(item.obj)
         store.observers.append(self._observe)

@@ -3,6 +3,10 @@ All planes of an installation: one folder each, opened when first used.
 
     ROOT/NAME/plane.db      the plane
     ROOT/.gone-…            a plane whose deletion was interrupted; swept at the next start
+    ROOT/.new-…             one whose restoring was
+
+A plane nobody uses is closed: its file and its memory are given back, and the next request
+opens it again. Who follows planes from inside (controllers) is told of that by `on_wake`.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Any
 
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock
+from bidplane.plane import snapshots
 from bidplane.plane.call import Admit
 from bidplane.plane.housekeeping import Housekeeper
 from bidplane.plane.http import serve
@@ -28,12 +33,13 @@ from bidplane.plane.local import LocalClient
 from bidplane.plane.plane import Plane
 from bidplane.plane.seeds import seed
 from bidplane.plane.store import Store
+from bidplane.plane.uses import Uses
 from bidplane.runtime.credentials import Tokens
 from bidplane.wire import status
 from bidplane.wire.names import label_problems
 
 FILE = "plane.db"
-_GONE = ".gone-"
+_GONE, _NEW = ".gone-", ".new-"
 # Commits wait for the disk, not for a core; more threads let more planes sync at once.
 _WRITERS = 4
 
@@ -50,6 +56,7 @@ class Planes:
         crds: Callable[[str], Sequence[dict[str, Any]]] = lambda plane: (),
         admit: Admit | None = None,
         pod_logs: PodLogs | None = None,
+        ca: str = "",
         durable: bool = True,
         inline: bool = False,
         dice: random.Random | None = None,
@@ -57,15 +64,19 @@ class Planes:
         self.clock, self.tokens, self.pod_logs = clock, tokens, pod_logs
         self._root, self._crds, self._admit = root, crds, admit
         self._durable = durable
+        self._ca = ca  # the certificate clients trust, shown in every namespace
         self._dice = dice or random.Random(secrets.randbits(256))
         self._executor = (
             None if inline else ThreadPoolExecutor(_WRITERS, thread_name_prefix="plane-writer")
         )
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
+        self._uses = Uses(clock)
+        self._uids: dict[str, str] = {}  # also of those asleep: asked with every request
+        self.on_wake: list[Callable[[str], None]] = []
         self._closed = False
         self._making: dict[str, asyncio.Lock] = {}
         root.mkdir(parents=True, exist_ok=True)
-        for left in root.glob(f"{_GONE}*"):
+        for left in [*root.glob(f"{_GONE}*"), *root.glob(f"{_NEW}*")]:
             shutil.rmtree(left)
 
     def __repr__(self) -> str:
@@ -118,8 +129,13 @@ class Planes:
             uid = wanted or self._new_uid()
             journal.remember("uid", uid)
         plane = Plane(name, uid, store, clock=self.clock, dice=self._dice, admit=self._admit)
+        plane.ca = self._ca
         keeper = Housekeeper(plane)
         self._open[name] = plane, keeper
+        self._uids[name] = uid
+        self._uses.touch(name)
+        for tell in self.on_wake:
+            tell(name)
         return plane, keeper
 
     def _new_uid(self) -> str:
@@ -132,6 +148,8 @@ class Planes:
             if label_problems(name) or not folder.exists():
                 return
             opened = self._open.pop(name, None)
+            self._uids.pop(name, None)
+            self._uses.forget(name)
             if opened is not None:
                 plane, keeper = opened
                 await keeper.stop()
@@ -141,13 +159,84 @@ class Planes:
             folder.rename(gone)
             shutil.rmtree(gone)
 
+    # Sleep, and copies.
+
+    async def sleep(self, name: str, *, unused_for: float = 0.0) -> bool:
+        """
+        Close the plane if nobody has used it for so many seconds; whether it is asleep.
+
+        Its watches end, and resume where they were: what happened is in its file.
+        """
+        async with self._making.setdefault(name, asyncio.Lock()):
+            found = self._open.get(name)
+            if found is None:
+                return True
+            if unused_for and self._uses.unused_for(name) < unused_for:
+                return False
+            plane, keeper = found
+            await keeper.stop()
+            await plane.store.close(f"the plane {name} went to sleep; ask again")
+            del self._open[name]
+            return True
+
+    def idle(self, seconds: float) -> list[str]:
+        """The open planes nobody has used for so long."""
+        return [name for name in self._open if self._uses.unused_for(name) >= seconds]
+
+    def is_awake(self, name: str) -> bool:
+        return name in self._open
+
+    async def snapshot(self, name: str, target: Path) -> None:
+        """The plane as it is now, as one file; `NotFound` when there is none."""
+        async with self._making.setdefault(name, asyncio.Lock()):
+            source = self._root / name / FILE
+            if label_problems(name) or not source.exists():
+                raise status.refuse(404, "NotFound", f"there is no plane {name!r}")
+            found = self._open.get(name)
+            if found is None:  # asleep, and stays so
+                snapshots.copy(source, target)
+            else:
+                await found[0].store.aside(lambda journal: snapshots.write(journal, target))
+
+    async def restore(self, name: str, source: Path, uid: str | None = None) -> str:
+        """
+        The plane a snapshot was made of, as it was, under a name that is free.
+
+        Without `uid` it is another plane: credentials of the first do not open it.
+        """
+        if problems := label_problems(name):
+            raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
+        snapshots.check(source)
+        async with self._making.setdefault(name, asyncio.Lock()):
+            folder = self._root / name
+            if folder.exists():
+                raise status.refuse(409, "AlreadyExists", f"there is a plane {name!r} already")
+            fresh = self._root / f"{_NEW}{name}-{self._dice.getrandbits(32):08x}"
+            fresh.mkdir()
+            snapshots.copy(source, fresh / FILE)
+            journal = Journal(fresh / FILE, durable=self._durable)
+            journal.remember("uid", uid or self._new_uid())
+            journal.close()
+            fresh.rename(folder)
+        return await self.create(name)
+
+    async def fork(self, name: str, new: str) -> str:
+        """Copy a plane as it is now, under a new name and uid."""
+        copy = self._root / f"{_NEW}{self._dice.getrandbits(64):016x}"
+        copy.mkdir()
+        try:
+            await self.snapshot(name, copy / FILE)
+            return await self.restore(new, copy / FILE)
+        finally:
+            shutil.rmtree(copy)
+
     def names(self) -> list[str]:
         return sorted(path.parent.name for path in self._root.glob(f"[!.]*/{FILE}"))
 
     def uid(self, name: str) -> str | None:
         """The uid of the plane, or None when there is no such plane."""
-        if name in self._open:  # asked with every request: no look at the disk
-            return self._open[name][0].uid
+        if name in self._uids:  # asked with every request: no look at the disk
+            return self._uids[name]
         if label_problems(name) or not (self._root / name / FILE).exists():
             return None
         return self._opened(name)[0].uid
@@ -163,7 +252,8 @@ class Planes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3: serves `/planes/NAME/…`."""
-        await serve(self, scope, receive, send)
+        with self._uses.request(scope.get("path", "")):
+            await serve(self, scope, receive, send)
 
     async def close(self) -> None:
         """Finish what is being written, end the watches, close the files."""

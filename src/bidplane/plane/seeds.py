@@ -6,14 +6,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bidplane.api.kinds import CRD, NAMESPACE, SERVICE_ACCOUNT, Kind
+from bidplane.api.kinds import CONFIG_MAP, CRD, NAMESPACE, SERVICE_ACCOUNT, Kind
 from bidplane.errors import AlreadyExists
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.create import create
 from bidplane.plane.verbs.update import change
 
-NAMESPACES = ("default", "kube-system")
+NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+
+
+ROOT_CA = "kube-root-ca.crt"
+_DESCRIBED = "kubernetes.io/description"
+_WHY = "The certificate authority of this API endpoint."
 
 
 async def seed(plane: Plane, crds: Sequence[Mapping[str, Any]]) -> None:
@@ -21,7 +26,7 @@ async def seed(plane: Plane, crds: Sequence[Mapping[str, Any]]) -> None:
     # All at once: a write sees the ones staged before it, and they commit together.
     await asyncio.gather(
         *(_ensure(plane, NAMESPACE, name) for name in NAMESPACES),
-        *(_ensure(plane, SERVICE_ACCOUNT, "default", space) for space in NAMESPACES),
+        *(furnish(plane, space) for space in NAMESPACES),
         *(_install(plane, crd) for crd in crds),
     )
 
@@ -34,6 +39,20 @@ async def _ensure(plane: Plane, kind: Kind, name: str, namespace: str = "") -> N
     call = _call(plane, kind, name, namespace)
     if plane.store.latest(call.key) is None:
         await create(plane, call, {"metadata": {"name": name}})
+
+
+async def furnish(plane: Plane, namespace: str) -> None:
+    """What every namespace has: an account to run as, and the certificate to trust."""
+    await _ensure(plane, SERVICE_ACCOUNT, "default", namespace)
+    call = _call(plane, CONFIG_MAP, ROOT_CA, namespace)
+    held = plane.store.latest(call.key)
+    if not plane.ca or (held is not None and held.obj.get("data") == {"ca.crt": plane.ca}):
+        return
+    told = {"metadata": {"name": ROOT_CA, "annotations": {_DESCRIBED: _WHY}}}
+    if held is None:
+        await create(plane, call, {**told, "data": {"ca.crt": plane.ca}})
+    else:
+        await change(plane, call, lambda old: {**old, "data": {"ca.crt": plane.ca}})
 
 
 async def _install(plane: Plane, crd: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ While one batch is being synced the next one gathers: that is the group commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from typing import Any
 
@@ -55,13 +55,24 @@ class Store:
         self._scheduled = False
         self._feeds: dict[str, Feed] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._aside: list[tuple[Callable[[Journal], None], asyncio.Future[None]]] = []
         self.closed = ""  # why, when it is
         self.observers: list[Callable[[Change], None]] = []
         self._compacted = int(journal.fact("compacted") or 0)
         self._floor = self._compacted  # of a feed nothing has been published to
         self.revision = self._compacted  # committed
         self._head = self.revision  # staged
+        self._gone: set[Key] = set()  # deleted in the part of the journal that was read
         self._load()
+
+    def lay(self, ground: Iterable[Item]) -> None:
+        """Put what is not a row of this plane under what is; see `ground`."""
+        for item in ground:
+            key = item.key
+            if key not in self._gone:
+                spaces = self._objects.setdefault(key.resource, {})
+                spaces.setdefault(key.namespace, {}).setdefault(key.name, item)
+        self._gone.clear()
 
     def _load(self) -> None:
         for row in self.journal.rows():
@@ -69,6 +80,7 @@ class Store:
                 Key.parse(row.key), _decode(row.value), row.value, row.created, row.revision
             )
             self._apply(item, row.deleted)
+            (self._gone.add if row.deleted else self._gone.discard)(item.key)
         # The newest row may have been a deletion, and compacted away: time does not go back.
         self.revision = self._head = max(self.revision, self._compacted)
 
@@ -192,8 +204,36 @@ class Store:
             return
         self._publish(batch)
 
+    async def aside(self, work: Callable[[Journal], None]) -> None:
+        """Run `work` between two commits, in the writer's place; writes gather meanwhile."""
+        if self.closed:
+            raise status.unavailable(self.closed)
+        if self._executor is None:
+            work(self.journal)
+            return
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._aside.append((work, done))
+        self._commit_next()
+        await done
+
+    def _work_aside(self, executor: Executor) -> None:
+        work, waiting = self._aside.pop(0)
+
+        def finished(done: asyncio.Future[None]) -> None:
+            error = RuntimeError("cancelled") if done.cancelled() else done.exception()
+            if not waiting.done():
+                waiting.set_exception(error) if error else waiting.set_result(None)
+            self._next()
+
+        self._committing = True
+        running = asyncio.get_running_loop().run_in_executor(executor, work, self.journal)
+        running.add_done_callback(finished)
+
     def _commit_next(self) -> None:
         self._scheduled = False
+        if self._aside and not self._committing and not self.closed and self._executor is not None:
+            self._work_aside(self._executor)
+            return
         if self._committing or not self._gathering or self.closed or self._executor is None:
             return
         batch, self._gathering = self._gathering, []
@@ -217,6 +257,10 @@ class Store:
             self._fail(batch, error)
         else:
             self._publish(batch)
+        self._next()
+
+    def _next(self) -> None:
+        self._committing = False
         self._commit_next()
         if not self._committing and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)

@@ -101,6 +101,7 @@ async def run_server(
         crds=crds_for,
         admit=admit,
         pod_logs=logs,
+        ca=certificates.ca.read_text(),
     )
     proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
     credentials = CredentialsApp(

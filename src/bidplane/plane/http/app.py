@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from bidplane.errors import ApiError
 from bidplane.plane.http import documents, objects
-from bidplane.plane.http.auth import authenticate
+from bidplane.plane.http.auth import attributes, authenticate, impersonated
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import (
     Answer,
@@ -59,6 +59,8 @@ async def _route(planes: Hosting, request: Request, send: Send) -> Answer | None
     user = authenticate(planes, name, request.header(b"authorization"))
     plane = planes.plane(name)
     request.path = path
+    user = impersonated(plane, user, request)
+    plane.access.require(user, attributes(request))
     if path in _HEALTH or path.startswith(("/livez/", "/readyz/")):
         return Answer(b"ok", content_type=b"text/plain; charset=utf-8")
     said = documents.find(plane, request)

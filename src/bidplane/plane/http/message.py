@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
@@ -27,6 +27,7 @@ class Request:
         self.method: str = scope["method"]
         self.path = path
         self._receive = receive
+        self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         query = scope["query_string"].decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
@@ -34,6 +35,18 @@ class Request:
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
+
+    def header_values(self, name: bytes) -> list[str]:
+        """Of a header that may be sent more than once."""
+        return [value.decode("latin-1") for key, value in self._all_headers if key == name]
+
+    def headers_after(self, prefix: bytes) -> list[tuple[str, str]]:
+        """Every header whose name begins with `prefix`: the rest of its name, and its value."""
+        return [
+            (unquote(key[len(prefix) :].decode("latin-1")), value.decode("latin-1"))
+            for key, value in self._all_headers
+            if key.startswith(prefix)
+        ]
 
     @property
     def accept(self) -> str:

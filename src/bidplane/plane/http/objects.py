@@ -7,6 +7,7 @@ from typing import Any
 
 from bidplane.errors import NotFound
 from bidplane.kube.client import Object
+from bidplane.plane import accounts
 from bidplane.plane.call import Call, User
 from bidplane.plane.feed import Item
 from bidplane.plane.http import forms, reviews, streams
@@ -48,7 +49,7 @@ async def handle(
         if request.method == "POST" and not reviews.handles(resource):
             raise status.method_not_allowed(call.about)
     if reviews.handles(resource):
-        return await reviews.review(call, request)
+        return await reviews.review(planes, plane, call, request)
     if target.subresource:
         if target.subresource not in resource.subresources:
             raise status.no_such_path()
@@ -248,6 +249,9 @@ async def _subresource(
             body = await _plain(call, request)
             await evict.evict(plane, call, body)
             return answer(_success(), 201)
+        case "POST", "token":
+            body = await _plain(call, request)
+            return answer(accounts.request(plane, planes.tokens, call, body), 201)
         case "GET", "log":
             return await streams.log(planes, plane, call, request, send)
         case _:

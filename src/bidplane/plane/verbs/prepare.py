@@ -238,6 +238,9 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
         found += _unasked(call)
     if found:
         raise status.invalid(call.about, found)
+    plane.access.check_escalation(
+        call.user, resource.storage, dict(new), None if old is None else dict(old)
+    )
     if plane.admit is not None:
         refusals = plane.admit(
             plane.name,

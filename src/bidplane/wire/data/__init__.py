@@ -41,3 +41,9 @@ def schemas() -> dict[str, Any]:
 def protobuf() -> dict[str, Any]:
     """`release`, `kinds` (apiVersion/Kind → message) and `messages`."""
     return _read("protobuf.json")
+
+
+@functools.cache
+def roles() -> dict[str, Any]:
+    """`release`, and the default `clusterroles`, `clusterrolebindings`, `roles`, `rolebindings`."""
+    return _read("roles.json")

@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bidplane.wire import crds
-from bidplane.wire.kinds import config, events, namespaces, pods, workloads
+from bidplane.wire.kinds import config, events, namespaces, pods, roles, workloads
 from bidplane.wire.kinds.rules import Rules
-from bidplane.wire.names import path_segment_problems
 
 _PLAIN = Rules()
 _WITH_GENERATION = Rules(generation=True)
-_RBAC = Rules(name=path_segment_problems)
 
 RULES: Mapping[str, Rules] = {
     "pods": pods.RULES,
@@ -46,10 +44,10 @@ RULES: Mapping[str, Rules] = {
     "priorityclasses.scheduling.k8s.io": _WITH_GENERATION,
     "resourceslices.resource.k8s.io": _WITH_GENERATION,
     "deviceclasses.resource.k8s.io": _WITH_GENERATION,
-    "roles.rbac.authorization.k8s.io": _RBAC,
-    "rolebindings.rbac.authorization.k8s.io": _RBAC,
-    "clusterroles.rbac.authorization.k8s.io": _RBAC,
-    "clusterrolebindings.rbac.authorization.k8s.io": _RBAC,
+    "roles.rbac.authorization.k8s.io": roles.ROLE,
+    "rolebindings.rbac.authorization.k8s.io": roles.BINDING,
+    "clusterroles.rbac.authorization.k8s.io": roles.ROLE,
+    "clusterrolebindings.rbac.authorization.k8s.io": roles.BINDING,
 }
 
 

@@ -1,0 +1,45 @@
+"""Who uses which plane: what nobody has used for a while may sleep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from bidplane.machinery.clock import Clock
+
+
+class Uses:
+    """Requests from outside. What controllers in this process read does not count."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._now: Counter[str] = Counter()  # requests, watches among them, being served
+        self._last: dict[str, float] = {}
+
+    @contextmanager
+    def request(self, path: str) -> Iterator[None]:
+        """For as long as a request to `/planes/NAME/…` is served."""
+        parts = path.split("/", 3)
+        name = unquote(parts[2]) if len(parts) > 2 and parts[1] == "planes" else ""
+        self._now[name] += 1
+        try:
+            yield
+        finally:
+            self.touch(name)
+            self._now[name] -= 1
+            if not self._now[name]:
+                del self._now[name]
+
+    def touch(self, name: str) -> None:
+        self._last[name] = self._clock.now()
+
+    def forget(self, name: str) -> None:
+        self._last.pop(name, None)
+
+    def unused_for(self, name: str) -> float:
+        """Seconds since the last request ended; 0 while one is being served."""
+        if self._now.get(name):
+            return 0.0
+        return self._clock.now() - self._last.setdefault(name, self._clock.now())
