@@ -10,7 +10,7 @@ from bidplane.errors import UserError
 from bidplane.sim import first_come
 from bidplane.sim.cluster import Cluster, Failure, Seats
 from bidplane.sim.engine import Costs, Decision, Outcome, Task, simulate
-from bidplane.sim.exchange import EXCHANGES
+from bidplane.sim.exchange import EXCHANGES, Exchange, by_worth
 from bidplane.sim.metrics import measure
 from bidplane.sim.policies import QUEUES, find
 from bidplane.sim.workload import Job, generate, with_values
@@ -161,6 +161,16 @@ def test_the_exchange_displaces_only_for_what_is_worth_its_restart() -> None:
     assert ends(simulate([one, much], (8,), find("exchange-worth")))["much"] == 1500
     found = measure(simulate([one, little], (8,), find("exchange-worth")))
     assert found.preemptions == 0
+
+
+def test_winners_pay_what_the_next_would_have_and_the_displaced_are_paid() -> None:
+    alone = Exchange("alone", by_worth)
+    simulate([job("one", 0, 8, 1000)], (8,), alone)
+    assert (alone.rent, alone.compensation) == (0, 0)  # nobody rivals it, and no reserve binds
+    rivals = Exchange("rivals", by_worth)
+    jobs = [job("one", 0, 8, 1000), job("two", 0, 8, 900), job("much", 100, 8, 100, value=50.0)]
+    simulate(jobs, (8,), rivals)
+    assert rivals.rent > rivals.compensation > 0
 
 
 def test_equals_never_swap_places() -> None:

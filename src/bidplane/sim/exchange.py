@@ -3,13 +3,18 @@ The exchange as a policy: the market's own clearing and placement, under the vir
 
 Every waiting job is a bid and every running one an incumbent that competes in place, with
 the rank weight its restart earns it. What differs between the variants is only how an
-agent values its job; the market never sees more than a price per GPU.
+agent values its job; the market never sees more than a price per GPU. A winner pays its
+critical price until it ends; who is displaced is compensated, and has its restart to do.
+
+It calls clearing and placement, not `clear_round`: wallets, reserves and what staying
+costs decide nothing here, and a week has twelve thousand rounds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from bidplane.api.money import cost
 from bidplane.core.chain import Block, anywhere, block_size
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Contestant, clear
@@ -31,10 +36,15 @@ class Exchange:
     ) -> None:
         self.name, self._pricing, self._tick = name, pricing, tick
         self._costs = costs or Costs()
+        self.rent = 0  # micro-credits, of all jobs
+        self.compensation = 0
+        self._prices: dict[str, int] = {}  # by job that runs: what its GPUs cost
+        self._metered = 0
 
     def decide(
         self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
     ) -> Decision:
+        self._meter(now, running)
         if not waiting:
             return Decision()
         tasks = {str(n): task for n, task in enumerate([*running, *waiting])}
@@ -52,8 +62,21 @@ class Exchange:
         )
         # Who was outranked by bids that then went elsewhere has nobody to leave for.
         needed = {lease for seat in seats.values() for lease in seat.taken_from}
-        start = [(tasks[id], _seats(seat.devices, tasks[id])) for id, seat in seats.items()]
-        return Decision([task for id, task in leaving.items() if id in needed], start)
+        stop = [task for id, task in leaving.items() if id in needed]
+        for task in stop:
+            lost = self._costs.restart_of(task.job)
+            self.compensation += cost(self._prices[task.job.name], task.job.gpus, lost)
+        for winner in cleared.accepted:
+            if winner.id in seats:
+                self._prices[tasks[winner.id].job.name] = cleared.critical_price(winner)
+        return Decision(stop, [(tasks[id], _seats(seat.devices)) for id, seat in seats.items()])
+
+    def _meter(self, now: int, running: Sequence[Task]) -> None:
+        """Rent since the last round, of those who still run."""
+        for task in running:
+            since = max(self._metered, task.since)
+            self.rent += cost(self._prices[task.job.name], task.job.gpus, now - since)
+        self._metered = now
 
     def next_look(self, now: int, *, any_waiting: bool) -> int | None:
         return now + self._tick if self._tick and any_waiting else None
@@ -94,7 +117,7 @@ def _device(node: int, device: int) -> str:
     return f"{node}/{device:02d}"
 
 
-def _seats(devices: Sequence[str], task: Task) -> Seats:
+def _seats(devices: Sequence[str]) -> Seats:
     seats: dict[int, tuple[int, ...]] = {}
     for name in devices:
         node, _, device = name.partition("/")
