@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.core.market.prices import BasePrice, advance
+from bidplane.core.market.prices import BasePrice, advance, bounds
 
 FLOOR, TARGET = 100_000, 92
 
@@ -65,3 +65,9 @@ def test_a_clock_that_went_back_moves_nothing() -> None:
 def test_a_pool_without_devices_has_a_price() -> None:
     state = BasePrice(base=0, at=0, devices=0, leased=0, unserved=0)
     assert after(state, 10).base == FLOOR
+
+
+@given(states, st.integers(0, 120))
+def test_the_published_bounds_hold(state: BasePrice, seconds: int) -> None:
+    low, high = bounds(state.base, floor=FLOOR, target_percent=TARGET, seconds=seconds)
+    assert low <= after(state, seconds).base <= high

@@ -64,7 +64,7 @@ class Market:
         """What the market is given now."""
         with self.ledger.commit(round(self.now * 1000)) as commit:
             stock = inventory.stocks(self.world.pools, self.world.devices)
-            return engine._round_input(commit, self.world, stock)
+            return engine._round_input(commit, self.world, stock)[0]
 
     def fund(self, pool: str = "h100") -> int:
         account = self.ledger.account(f"fund/{pool}")

@@ -43,7 +43,12 @@ class Site:
         self.news = News()
         self.caps = {"uid-trainer": 10**12, "uid-chat": 10**12}
         self.app = ExchangeApp(
-            self.ledger, self.tokens, self.news, clock=StoppedClock(), cap_of=self.caps.get
+            self.ledger,
+            self.tokens,
+            self.news,
+            clock=StoppedClock(),
+            desk=self.engine.desk,
+            cap_of=self.caps.get,
         )
         self.world = Snapshot(
             agents=(agent("trainer"), agent("chat")),
@@ -343,3 +348,42 @@ def test_a_transfer_that_cannot_be_is_refused_by_name(site: Site) -> None:
     assert refusal(transfer(site, "trainer", "trainer", "chat", "1"))[1] == "NotFound"
     assert refusal(transfer(site, "trainer", "trainer", "chat", "1", key=""))[1] == "BadRequest"
     assert site.ledger.head == head
+
+
+def test_an_order_over_http_is_filled_or_refused_by_name(site: Site) -> None:
+    devices = tuple(d for n in range(5) for d in gpus(8, node=f"n{n}"))
+    floating = msgspec.structs.replace(pool(), float_percent=5)
+    site.round(NOW, pools=(floating,), devices=devices, bids=())
+    order = {"pool": "h100", "maxPrice": "1.00", "key": "k1"}
+    code, answer = site.ask("chat", "orders", "POST", order)
+    assert code == 200
+    bought = msgspec.json.decode(answer, type=api.Order)
+    assert (bought.pool, bought.max_price) == ("h100", "1.00")
+    code, answer = site.ask("chat", "leases")
+    assert [lease.name for lease in msgspec.json.decode(answer, type=api.Leases).leases] == [
+        bought.lease
+    ]
+    for wrong, expected in (
+        ({"maxPrice": "-1"}, (400, "BadRequest")),
+        ({"maxPrice": "1e9"}, (400, "BadRequest")),
+        ({"key": ""}, (400, "BadRequest")),
+        ({"pool": "nowhere", "key": "k2"}, (404, "NoSuchPool")),
+        ({"maxPrice": "0.000001", "key": "k2"}, (409, "PriceTooLow")),
+        ({"maxPrice": "2.00"}, (409, "KeyReused")),
+    ):
+        head = site.ledger.head
+        assert refusal(site.ask("chat", "orders", "POST", {**order, **wrong}))[:2] == expected
+        assert site.ledger.head == head
+    assert refusal(site.ask("host", "orders", "POST", order))[:2] == (403, "Forbidden")
+
+
+def test_prices_say_where_they_may_go_and_where_they_were(site: Site) -> None:
+    _, answer = site.ask("chat", "prices")
+    price = msgspec.json.decode(answer, type=api.Prices).pools[0]
+    low, high = parse_credits(price.next_low), parse_credits(price.next_high)
+    assert 100_000 <= low <= parse_credits(price.base) < high < 2 * parse_credits(price.base)
+    code, answer = site.ask("chat", "prices/h100/history")
+    history = msgspec.json.decode(answer, type=api.PriceHistory)
+    rounds = [p.round for p in history.prices]
+    assert (code, rounds) == (200, list(range(1, site.ledger.last_round + 1)))
+    assert history.prices[-1].leased == 4

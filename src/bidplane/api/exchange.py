@@ -10,6 +10,8 @@ people write them: credits, and credits per GPU-hour.
     GET  wallets/NAME/statement        Statement         the agent itself, owners
     POST wallets/NAME/fund             FundRequest → Wallet     owners
     POST wallets/NAME/transfer         TransferRequest → Wallet   the agent itself, owners
+    POST orders                        OrderRequest → Order     the agent itself
+    GET  prices/POOL/history           PriceHistory      anybody with a token
     GET  leases                        Leases            an agent sees its own
     GET  healthz                       "ok"              anybody
 """
@@ -27,6 +29,9 @@ class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     base: str  # the least a new bid must offer
     devices: int
     leased: int
+    instant: str = ""  # what one GPU costs without waiting for a round; "" when none is kept
+    next_low: str = ""  # between these the base price will be a minute from now
+    next_high: str = ""
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -127,6 +132,40 @@ class TransferRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     amount: str
     key: str  # the caller's: asking twice with one key moves once
     memo: str = ""
+
+
+class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One GPU, now or not at all, at the pool's instant price if that is no more than offered."""
+
+    pool: str
+    max_price: str
+    key: str  # the caller's: asking twice with one buys once
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    lease: str
+    pool: str
+    price: str  # credits per GPU-hour, fixed for the first epoch
+    max_price: str
+    node: str
+    device: str
+    held: str
+
+
+class PriceAt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    at: str
+    round: int
+    price: str
+    base: str
+    devices: int
+    leased: int
+
+
+class PriceHistory(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A pool's prices in the rounds that changed something, the oldest first."""
+
+    pool: str
+    prices: list[PriceAt]
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

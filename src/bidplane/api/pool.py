@@ -28,6 +28,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     target_utilisation_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 92
     # `exact` finds the best outcome of up to 64 bids for up to 64 GPUs; larger, it is greedy.
     clearing: Clearing = Clearing.GREEDY
+    # Of the pool's GPUs, how much is kept for orders that cannot wait for a round.
+    instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -30,6 +30,7 @@ from bidplane.core.market import (
     RoundResult,
     Won,
     clear_round,
+    instant,
     preemption,
 )
 from bidplane.core.market.metering import charged_price
@@ -37,6 +38,7 @@ from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.exchange import inventory
+from bidplane.exchange.desk import Desk, Kept
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_status
@@ -61,6 +63,7 @@ class Engine:
         self.ledger = ledger
         self._round = ledger.last_round
         self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
+        self.desk = Desk(ledger)
 
     def run_round(self, snapshot: Snapshot, now: float) -> Report:
         with self.ledger.commit(round(now * 1000)) as commit:
@@ -69,7 +72,7 @@ class Engine:
             stock = inventory.stocks(snapshot.pools, snapshot.devices)
             _breach(commit, stock)
             _settle(commit)
-            given = _round_input(commit, snapshot, stock)
+            given, kept = _round_input(commit, snapshot, stock)
             result = clear_round(given)
             _apply(commit, snapshot, stock, given, result)
             # A round that came to what the last one did is not worth a record.
@@ -82,6 +85,7 @@ class Engine:
             bids = bid_statuses(commit, snapshot, result, number)
         recorded = number != self._round
         self._round, self._outcome = number, outcome
+        self.desk.open(stock, kept, result.lots)
         return Report(
             round=number,
             recorded=recorded,
@@ -137,8 +141,13 @@ def _settle(commit: Commit) -> None:
             leases.notice(commit, lease.id, Event.UNFUNDED)
 
 
-def _round_input(commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]) -> RoundInput:
+def _round_input(
+    commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]
+) -> tuple[RoundInput, dict[str, Kept]]:
+    """What the market is given; and by pool, what is kept out of it for the instant path."""
     live = commit.live_leases()
+    standing = _standing(commit, snapshot)
+    kept: dict[str, Kept] = {}
     lots: list[Lot] = []
     running: list[Incumbent] = []
     pools: list[PoolView] = []
@@ -157,32 +166,37 @@ def _round_input(commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]) -> 
             ),
         )
         fund = commit.account(fund_of(pool.name))
+        domains = inventory.domains(item, live)
+        waiting = [block_size(b.gpus) or b.gpus for b in standing if b.pool in ("", pool.name)]
+        kept[pool.name] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
         lots.append(
             Lot(
                 name=pool.name,
                 base=price.base,
                 posted=max(price.posted, price.base),
                 fund=fund.available if fund else 0,
-                domains=inventory.domains(item, live),
+                domains=instant.without(domains, kept[pool.name]),
                 exact=pool.exact,
+                floated=len(kept[pool.name]),
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at)
         pools.append(pool)
     owners = {agent.name: agent.owner for agent in snapshot.agents}
-    asks = [_ask(bid, owners, pools, commit.at) for bid in _standing(commit, snapshot)]
+    asks = [_ask(bid, owners, pools, commit.at) for bid in standing]
     available = {
         agent.name: wallet.available
         for agent in snapshot.agents
         if (wallet := commit.account(wallet_of(agent.uid))) is not None and wallet.is_open
     }
-    return RoundInput(
+    given = RoundInput(
         at=commit.at,
         lots=tuple(lots),
         asks=tuple(sorted(asks, key=lambda ask: ask.id)),
         incumbents=tuple(running),
         available=available,
     )
+    return given, kept
 
 
 def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:

@@ -15,9 +15,10 @@ from urllib.parse import parse_qs
 import msgspec
 
 from bidplane.api import exchange as api
-from bidplane.api.money import format_credits, parse_credits
+from bidplane.api.money import format_credits, parse_credits, parse_price
 from bidplane.core.market import LotResult
 from bidplane.exchange import views
+from bidplane.exchange.desk import Desk, NoSale
 from bidplane.ledger import wallets
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, wallet_of
@@ -73,9 +74,11 @@ class ExchangeApp:
         *,
         clock: Clock,
         cap_of: Callable[[str], int | None] = lambda _: None,
+        desk: Desk | None = None,
     ) -> None:
         """`cap_of`: by an agent's uid, what its wallet may carry over; None if there is none."""
         self._ledger = ledger
+        self._desk = desk or Desk(ledger)
         self._cap_of = cap_of
         self._tokens = tokens
         self._news = news
@@ -106,7 +109,11 @@ class ExchangeApp:
     def _route(self, who: Identity, method: str, parts: list[str], body: bytes) -> Any:
         match method, parts:
             case "GET", ["prices"]:
-                return views.prices(self._ledger, self._news.lots)
+                return views.prices(self._ledger, self._news.lots, self._desk)
+            case "GET", ["prices", pool, "history"]:
+                return views.history(self._ledger, pool)
+            case "POST", ["orders"]:
+                return self._order(who, body)
             case "GET", ["rounds", number]:
                 return self._round(who, number)
             case "GET", ["bids", uid, "explain"]:
@@ -121,7 +128,10 @@ class ExchangeApp:
                 return self._fund(who, name, body)
             case "POST", ["wallets", name, "transfer"]:
                 return self._transfer(who, name, body)
-            case _, ["prices"] | ["leases"] | ["rounds"] | ["rounds", _] | ["wallets", _]:
+            case _, ["prices"] | ["orders"] | ["leases"] | ["rounds"] | ["rounds", _] | [
+                "wallets",
+                _,
+            ]:
                 raise Refusal(405, "MethodNotAllowed", f"{method} is not served here")
             case _:
                 raise _not_found("/".join(parts))
@@ -222,6 +232,25 @@ class ExchangeApp:
         if not who.is_owner:
             found = [lease for lease in found if lease.wallet == wallet_of(who.uid)]
         return api.Leases(leases=[views.lease_view(lease, self._now) for lease in found])
+
+    def _order(self, who: Identity, body: bytes) -> api.Order:
+        if who.is_owner:
+            raise Refusal(403, "Forbidden", "an order is paid from a wallet: use an agent's token")
+        try:
+            request = msgspec.json.decode(body, type=api.OrderRequest)
+            price = parse_price(request.max_price)
+        except ValueError as error:
+            raise Refusal(400, "BadRequest", str(error)) from error
+        if not request.key:
+            raise Refusal(400, "BadRequest", "give a key: asking twice with one buys once")
+        wallet = self._wallet(who, who.plane)
+        sold = self._desk.buy(
+            wallet, pool=request.pool, max_price=price, key=request.key, now=self._now
+        )
+        if isinstance(sold, NoSale):
+            code = 404 if sold.reason == "NoSuchPool" else 409
+            raise Refusal(code, sold.reason, sold.message)
+        return views.order_view(sold)
 
     def _round(self, who: Identity, text: str) -> api.RoundRecord:
         """Everybody's offers are in it, so it is for owners."""

@@ -47,7 +47,14 @@ class Exchange:
         self._ledger = ledger
         self._projector = Projector(client, ledger, self.informers)
         self._news = News()
-        self.app = ExchangeApp(ledger, tokens, self._news, clock=clock, cap_of=self._cap_of)
+        self.app = ExchangeApp(
+            ledger,
+            tokens,
+            self._news,
+            clock=clock,
+            cap_of=self._cap_of,
+            desk=self._engine.desk,
+        )
         self._report: Report | None = None
         self._changed = True
         self._looked_at = 0.0

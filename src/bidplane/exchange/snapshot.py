@@ -41,6 +41,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     target_percent: int
     terms: Terms
     exact: bool = False
+    float_percent: int = 0
 
 
 class BidView(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +125,7 @@ def pool_view(pool: Object) -> PoolView | None:
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
         exact=spec.clearing is Clearing.EXACT,
+        float_percent=spec.instant_float_percent,
     )
 
 

@@ -11,9 +11,12 @@ from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
 from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
 from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.prices import bounds
+from bidplane.exchange.desk import Desk
 from bidplane.exchange.snapshot import lease_name
+from bidplane.ledger import leases
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.records import Account, Lease, Round, lease_id
+from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
 from bidplane.ledger.statement import Statement
 from bidplane.machinery.clock import rfc3339
 
@@ -23,22 +26,61 @@ def stamp(milliseconds: int) -> str:
     return rfc3339(milliseconds / 1000) if milliseconds else ""
 
 
-def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None) -> api.Prices:
+def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None, desk: Desk) -> api.Prices:
     """Of the round just run; before the first, of the last that was written down."""
-    if lots is not None:
-        pools = [_pool_price(lot) for lot in lots]
-    else:
-        pools = [
-            api.PoolPrice(
-                pool=lot.lot,
+    known = ledger.lots() if lots is None else lots
+    return api.Prices(pools=[_priced(lot, desk) for lot in known], round=ledger.last_round)
+
+
+def _priced(lot: LotResult | LotPrice, desk: Desk) -> api.PoolPrice:
+    price, pool, offer = _pool_price(lot), desk.pool(lot.lot), desk.floats.get(lot.lot)
+    if offer is not None and offer.devices:
+        price = msgspec.structs.replace(price, instant=format_credits(offer.asked))
+    if pool is not None:
+        low, high = bounds(
+            lot.base, floor=pool.floor, target_percent=pool.target_percent, seconds=BOUND_SECONDS
+        )
+        price = msgspec.structs.replace(
+            price, next_low=format_credits(low), next_high=format_credits(high)
+        )
+    return price
+
+
+BOUND_SECONDS = 60
+HISTORY_ROUNDS = 500  # that one answer looks at
+
+
+def history(ledger: Ledger, pool: str) -> api.PriceHistory:
+    first = max(0, ledger.last_round - HISTORY_ROUNDS)
+    found = []
+    for record in ledger.rounds_after(first, limit=HISTORY_ROUNDS):
+        result = msgspec.json.decode(record.result, type=RoundResult)
+        found += [
+            api.PriceAt(
+                at=stamp(record.at),
+                round=record.number,
                 price=format_credits(lot.posted),
                 base=format_credits(lot.base),
                 devices=lot.devices,
                 leased=lot.leased,
             )
-            for lot in ledger.lots()
+            for lot in result.lots
+            if lot.lot == pool
         ]
-    return api.Prices(pools=pools, round=ledger.last_round)
+    return api.PriceHistory(pool=pool, prices=found)
+
+
+def order_view(lease: Lease) -> api.Order:
+    held = leases.hold_for(lease.max_price, lease.gpus, leases.terms_of(lease))
+    return api.Order(
+        lease=lease_name(lease.id),
+        pool=lease.pool,
+        price=format_credits(lease.win_price),
+        max_price=format_credits(lease.max_price),
+        node=lease.node,
+        device=lease.devices[0].name,
+        held=format_credits(held),
+    )
 
 
 def round_view(record: Round, *, agent: str | None) -> api.Round:
@@ -189,7 +231,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
     return won + displaced + lost
 
 
-def _pool_price(lot: LotResult) -> api.PoolPrice:
+def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
     return api.PoolPrice(
         pool=lot.lot,
         price=format_credits(lot.posted),

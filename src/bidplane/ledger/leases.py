@@ -46,6 +46,10 @@ class Winner(NamedTuple):
     owner: str
 
 
+def terms_of(lease: Lease) -> Terms:
+    return Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
+
+
 def hold_for(price: int, gpus: int, terms: Terms) -> int:
     """What must be held for a bid to take part, and kept held while its lease runs."""
     return cost(price, gpus, cover_seconds(terms.epoch_seconds, terms.notice_seconds))
@@ -145,7 +149,7 @@ def needs_settling(commit: Commit, lease: Lease) -> bool:
 def settle(commit: Commit, id: str) -> bool:
     """Bill what was used and hold the next epoch; False if the wallet cannot cover it."""
     lease, left = _bill(commit, _lease(commit, id))
-    terms = Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
+    terms = terms_of(lease)
     ahead = max(0, -lease.meter(commit.at).balance)  # paid already: need not be held again
     wanted = max(0, hold_for(lease.max_price, lease.gpus, terms) - ahead)
     wallet = commit.account(lease.wallet)

@@ -236,7 +236,7 @@ def _summary(lot: Lot, lost: Sequence[Lost], protected: set[str], contest: Conte
         base=lot.base,
         posted=contest.clearing.posted_price(lot.base, last=lot.posted),
         devices=lot.devices,
-        leased=lot.devices - free + from_free,
+        leased=lot.devices - lot.floated - free + from_free,
         unserved=max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0),
         protected=tuple(sorted(protected)),
     )

@@ -36,6 +36,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     fund: int  # credits from which displaced leases can be compensated
     domains: tuple[Domain, ...]
     leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold, if any are
+    floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
 
     @property

@@ -25,6 +25,18 @@ class BasePrice(msgspec.Struct, frozen=True, kw_only=True):
     unserved: int  # the highest price admitted and not served, 0 when all were
 
 
+def bounds(base: int, *, floor: int, target_percent: int, seconds: int) -> tuple[int, int]:
+    """Between which two the base price will be `seconds` from now, whatever is bid."""
+
+    def after(leased: int) -> int:
+        # The extremes: nobody leases; everybody does, and somebody would pay anything.
+        state = BasePrice(base=base, at=0, devices=1, leased=leased, unserved=1 << 62)
+        moved = advance(state, 1000 * seconds, floor=floor, target_percent=target_percent)
+        return moved.base
+
+    return after(0), after(1)
+
+
 def advance(known: BasePrice, at: int, *, floor: int, target_percent: int) -> BasePrice:
     """
     The base price at `at`, given how the market was when it was last written down.

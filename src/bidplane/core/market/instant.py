@@ -1,0 +1,65 @@
+"""
+The float: a few free GPUs kept out of a round, to be sold one by one before the next.
+
+It is taken where it breaks least: from domains that are broken already, and never from one
+that a waiting block could have. It costs a little more than a round would ask, and more
+with each sale, so that the round stays the place for those who can wait a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from bidplane.core.market.model import Domain
+
+MOST_PERCENT = 5  # of a lot
+PREMIUM_PERCENT = 5  # over what a newcomer would pay in a round
+STEP_PERCENT = 2  # of the first price, for each sale until the next round
+
+
+class Float(msgspec.Struct, frozen=True, kw_only=True):
+    lot: str
+    devices: tuple[tuple[str, str], ...]  # (domain, device), the next to be sold first
+    price: int  # of the first, since the round
+    base: int
+    sold: int = 0
+
+    @property
+    def asked(self) -> int:
+        """What the next one costs."""
+        return self.price + self.sold * (self.price * STEP_PERCENT // 100)
+
+    def after_sale(self) -> Float:
+        return msgspec.structs.replace(self, devices=self.devices[1:], sold=self.sold + 1)
+
+
+def opening_price(*, posted: int, base: int) -> int:
+    return -(-max(posted, base) * (100 + PREMIUM_PERCENT) // 100)
+
+
+def choose(
+    domains: Iterable[Domain], *, waiting: Iterable[int], percent: int
+) -> tuple[tuple[str, str], ...]:
+    """
+    The devices to keep out, by domain. `waiting`: the sizes of the blocks that bids wait for.
+    """
+    domains = list(domains)
+    limit = sum(domain.size for domain in domains) * min(percent, MOST_PERCENT) // 100
+    needed = min((size for size in waiting if size >= 2), default=None)
+    spare = [d for d in domains if d.free and (needed is None or len(d.free) < needed)]
+    spare.sort(key=lambda domain: (len(domain.free), domain.name))
+    found = [(domain.name, device) for domain in spare for device in sorted(domain.free)]
+    return tuple(found[:limit])
+
+
+def without(domains: Iterable[Domain], kept: Iterable[tuple[str, str]]) -> tuple[Domain, ...]:
+    """What is left for the round."""
+    out = set(kept)
+    return tuple(
+        msgspec.structs.replace(
+            domain, free=tuple(d for d in domain.free if (domain.name, d) not in out)
+        )
+        for domain in domains
+    )
