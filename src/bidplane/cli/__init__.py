@@ -7,7 +7,7 @@ import sys
 from cyclopts import App
 
 from bidplane import __version__
-from bidplane.cli import agent, bench, demo, ledger, market, process, sim, up, wallet
+from bidplane.cli import agent, bench, demo, ledger, market, plane, process, sim, up, wallet
 from bidplane.errors import ApiError, UserError
 
 app = App(
@@ -30,6 +30,7 @@ app = App(
 app.command(up.up)
 app.command(demo.demo)
 app.command(agent.app)
+app.command(plane.app)
 app.command(wallet.app)
 app.command(market.app)
 app.command(ledger.app)

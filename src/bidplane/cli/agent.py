@@ -77,7 +77,7 @@ def create(
         },
     }
     ready = with_host(data, lambda host: _create(host, agent))
-    path = _write_kubeconfig(name, output, data)
+    path = write_kubeconfig(name, output, data)
     wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
     console.print(
         f"agent [bold]{name}[/bold] is ready\n"
@@ -117,7 +117,7 @@ def kubeconfig(name: str, *, hours: float = 24, output: Output = None, data: Dat
         name: The agent.
         hours: How long the credential lasts.
     """
-    console.print(f"{_write_kubeconfig(name, output, data, hours)} is good for {hours:g} hours")
+    console.print(f"{write_kubeconfig(name, output, data, hours)} is good for {hours:g} hours")
 
 
 @app.command
@@ -167,7 +167,7 @@ async def _create(host: Client, agent: Object) -> Object:
         ) from None
 
 
-def _write_kubeconfig(name: str, output: Path | None, data: Path | None, hours: float = 24) -> Path:
+def write_kubeconfig(name: str, output: Path | None, data: Path | None, hours: float = 24) -> Path:
     path = output or Path(f"{name}.kubeconfig")
     with http(data) as client:
         response = client.post(

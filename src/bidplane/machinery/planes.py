@@ -78,6 +78,7 @@ class PlaneCaches:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._handlers: list[tuple[Kind, PlaneHandler]] = []
         self._opened: list[Callable[[str], None]] = []
+        self._asleep: set[str] = set()
 
     def on_change(self, kind: Kind, handler: PlaneHandler) -> None:
         """
@@ -92,11 +93,30 @@ class PlaneCaches:
         self._opened.append(handler)
 
     def get(self, name: str) -> PlaneCache | None:
-        """The plane, once its caches are true; None before that, and after `close`."""
+        """
+        The plane, once its caches are true; None before that, and after `close`.
+
+        Asking for one that sleeps wakes it: whoever asks has something to do there, and
+        hears of everything in it once it is awake.
+        """
+        if name in self._asleep:
+            self.wake(name)
         plane = self._planes.get(name)
         return plane if plane is not None and plane.synced else None
 
+    async def sleep(self, name: str) -> None:
+        """Forget all of a plane until it is asked for, or used."""
+        if name in self._planes:
+            self._asleep.add(name)
+            await self._drop(name)
+
+    def wake(self, name: str) -> None:
+        """Follow a plane again that sleeps; nothing happens to others."""
+        if name in self._asleep:
+            self.open(name)
+
     def open(self, name: str) -> None:
+        self._asleep.discard(name)
         if name in self._planes:
             return
         plane = PlaneCache(name, self._driver.client(name), self._kinds, self._clock)
@@ -107,6 +127,10 @@ class PlaneCaches:
 
     async def close(self, name: str) -> None:
         """Stop following; returns when nothing of it runs any more."""
+        self._asleep.discard(name)
+        await self._drop(name)
+
+    async def _drop(self, name: str) -> None:
         self._planes.pop(name, None)
         task = self._tasks.pop(name, None)
         if task is not None:

@@ -62,7 +62,7 @@ class Planes:
         dice: random.Random | None = None,
     ) -> None:
         self.clock, self.tokens, self.pod_logs = clock, tokens, pod_logs
-        self._root, self._crds, self._admit = root, crds, admit
+        self.root, self._crds, self._admit = root, crds, admit
         self._durable = durable
         self._ca = ca  # the certificate clients trust, shown in every namespace
         self._dice = dice or random.Random(secrets.randbits(256))
@@ -96,7 +96,7 @@ class Planes:
         if problems := label_problems(name):
             raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
         async with self._making.setdefault(name, asyncio.Lock()):
-            folder = self._root / name
+            folder = self.root / name
             folder.mkdir(exist_ok=True)
             journal: Journal | None = None
             if name not in self._open:
@@ -119,7 +119,7 @@ class Planes:
         if found is not None:
             return found
         if journal is None:
-            path = self._root / name / FILE
+            path = self.root / name / FILE
             if label_problems(name) or not path.exists():
                 raise status.refuse(404, "NotFound", f"there is no plane {name!r}")
             journal = Journal(path, durable=self._durable)
@@ -144,7 +144,7 @@ class Planes:
     async def delete(self, name: str) -> None:
         """Remove everything of the plane; nothing happens if it is not there."""
         async with self._making.setdefault(name, asyncio.Lock()):
-            folder = self._root / name
+            folder = self.root / name
             if label_problems(name) or not folder.exists():
                 return
             opened = self._open.pop(name, None)
@@ -155,7 +155,7 @@ class Planes:
                 await keeper.stop()
                 await plane.store.close(f"the plane {name} was deleted")
             # The name is free at once; a crash during the removal leaves nothing half there.
-            gone = self._root / f"{_GONE}{name}-{self._dice.getrandbits(32):08x}"
+            gone = self.root / f"{_GONE}{name}-{self._dice.getrandbits(32):08x}"
             folder.rename(gone)
             shutil.rmtree(gone)
 
@@ -183,13 +183,17 @@ class Planes:
         """The open planes nobody has used for so long."""
         return [name for name in self._open if self._uses.unused_for(name) >= seconds]
 
+    def size(self, name: str) -> int:
+        """Bytes on disk."""
+        return sum(path.stat().st_size for path in (self.root / name).glob("*"))
+
     def is_awake(self, name: str) -> bool:
         return name in self._open
 
     async def snapshot(self, name: str, target: Path) -> None:
         """The plane as it is now, as one file; `NotFound` when there is none."""
         async with self._making.setdefault(name, asyncio.Lock()):
-            source = self._root / name / FILE
+            source = self.root / name / FILE
             if label_problems(name) or not source.exists():
                 raise status.refuse(404, "NotFound", f"there is no plane {name!r}")
             found = self._open.get(name)
@@ -198,31 +202,32 @@ class Planes:
             else:
                 await found[0].store.aside(lambda journal: snapshots.write(journal, target))
 
-    async def restore(self, name: str, source: Path, uid: str | None = None) -> str:
+    async def restore(self, name: str, source: Path, *, same_uid: bool = False) -> str:
         """
         The plane a snapshot was made of, as it was, under a name that is free.
 
-        Without `uid` it is another plane: credentials of the first do not open it.
+        Without `same_uid` it is another plane: credentials of the first do not open it.
         """
         if problems := label_problems(name):
             raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
         snapshots.check(source)
         async with self._making.setdefault(name, asyncio.Lock()):
-            folder = self._root / name
+            folder = self.root / name
             if folder.exists():
                 raise status.refuse(409, "AlreadyExists", f"there is a plane {name!r} already")
-            fresh = self._root / f"{_NEW}{name}-{self._dice.getrandbits(32):08x}"
+            fresh = self.root / f"{_NEW}{name}-{self._dice.getrandbits(32):08x}"
             fresh.mkdir()
             snapshots.copy(source, fresh / FILE)
             journal = Journal(fresh / FILE, durable=self._durable)
-            journal.remember("uid", uid or self._new_uid())
+            if not same_uid:
+                journal.remember("uid", self._new_uid())
             journal.close()
             fresh.rename(folder)
         return await self.create(name)
 
     async def fork(self, name: str, new: str) -> str:
         """Copy a plane as it is now, under a new name and uid."""
-        copy = self._root / f"{_NEW}{self._dice.getrandbits(64):016x}"
+        copy = self.root / f"{_NEW}{self._dice.getrandbits(64):016x}"
         copy.mkdir()
         try:
             await self.snapshot(name, copy / FILE)
@@ -231,13 +236,13 @@ class Planes:
             shutil.rmtree(copy)
 
     def names(self) -> list[str]:
-        return sorted(path.parent.name for path in self._root.glob(f"[!.]*/{FILE}"))
+        return sorted(path.parent.name for path in self.root.glob(f"[!.]*/{FILE}"))
 
     def uid(self, name: str) -> str | None:
         """The uid of the plane, or None when there is no such plane."""
         if name in self._uids:  # asked with every request: no look at the disk
             return self._uids[name]
-        if label_problems(name) or not (self._root / name / FILE).exists():
+        if label_problems(name) or not (self.root / name / FILE).exists():
             return None
         return self._opened(name)[0].uid
 

@@ -46,9 +46,11 @@ class Controllers:
         self, host: Client, driver: PlaneDriver, *, clock: Clock, own_host: bool = False
     ) -> None:
         self._own_host = own_host
+        self.started = asyncio.Event()  # the host is known: which planes have agents, too
         kinds = dict.fromkeys((*HOST_KINDS, *(WORKLOAD_KINDS if own_host else ())))
         self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
+        self._bare = PlaneCaches(driver, WORKLOAD_KINDS, clock=clock)  # planes of no agent
         agents = self._host[AGENT]
         self.all: list[Controller[Any]] = [
             # An Agent becomes a namespace on the host and a plane.
@@ -68,15 +70,35 @@ class Controllers:
     def _sites(self) -> Sites:
         def get(name: str) -> PlaneCache | None:
             if name != HOST_PLANE:
-                return self._planes.get(name)
+                return self._planes.get(name) or self._bare.get(name)
             return self._host if self._own_host else None
 
         def on_change(kind: Kind, handler: PlaneHandler) -> None:
             self._planes.on_change(kind, handler)
+            self._bare.on_change(kind, handler)
             if self._own_host:
                 self._host[kind].on_change(lambda event, obj: handler(HOST_PLANE, event, obj))
 
         return Sites(get, on_change)
+
+    # Planes of no agent, and planes that sleep; see `life`.
+
+    def has_agent(self, name: str) -> bool:
+        return self._host[AGENT].get(None, name) is not None
+
+    def follow(self, name: str) -> None:
+        self._bare.open(name)
+
+    async def leave(self, name: str) -> None:
+        await self._bare.close(name)
+
+    async def sleep(self, name: str) -> None:
+        await self._planes.sleep(name)
+        await self._bare.sleep(name)
+
+    def woke(self, name: str) -> None:
+        self._planes.wake(name)
+        self._bare.wake(name)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -86,7 +108,9 @@ class Controllers:
                 # What is on the host must be known before a plane is looked at: a pod
                 # that seems to have no copy there would get a second one.
                 await self._host.wait_synced()
+                self.started.set()
                 for controller in self.all:
                     group.create_task(controller.run())
         finally:
             await self._planes.close_all()
+            await self._bare.close_all()

@@ -26,8 +26,10 @@ from bidplane.runtime.serve import serve
 from bidplane.web.app import WebApp
 from bidplane.web.credentials import CredentialsApp
 from bidplane.web.exchange_proxy import ExchangeProxy
+from bidplane.web.planes import PlanesApp
 from bidplane.web.podlogs import NodeLogs
 from bidplane.wiring.controllers import Controllers
+from bidplane.wiring.life import PlaneLife
 
 
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
@@ -111,7 +113,6 @@ async def run_server(
         ca=certificates.ca.read_bytes(),
         clock=clock,
     )
-    app = WebApp(planes=planes, exchange=proxy, credentials=credentials)
     driver = EmbeddedDriver(planes, address.url)
     try:
         uid = await prepare_host(planes, fleet)
@@ -119,9 +120,17 @@ async def run_server(
             Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
         )
         controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
+        life = PlaneLife(planes, controllers, clock=clock)
+        app = WebApp(
+            planes=planes,
+            exchange=proxy,
+            credentials=credentials,
+            life=PlanesApp(life, tokens, clock=clock),
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(serve(app, listener, certificates))
             group.create_task(controllers.run())
+            group.create_task(life.run())
     finally:
         await planes.close()
         await proxy.close()
