@@ -63,7 +63,9 @@ class PostgresStore:
         return next((table.record_of(row) for row in self._db.execute(sql, (key,))), None)
 
     def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
-        sql = f"SELECT * FROM {table.name} WHERE {table.key} = ANY(?)"
+        # A join, not = ANY: that compares every row with every key.
+        wanted = "unnest(?::text[]) AS wanted (key)"
+        sql = f"SELECT t.* FROM {wanted} JOIN {table.name} t ON t.{table.key} = wanted.key"
         return [table.record_of(row) for row in self._db.execute(sql, (list(keys),))]
 
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:

@@ -1,0 +1,88 @@
+"""Packing: nothing is handed out twice, and FGD is what it says it is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bidplane.bench import packing
+from bidplane.bench.packing import FGD, GPU, Cluster, FirstFit, Leftovers, Node, Pod, unallocated
+
+
+def one(gpus: int = 2, cpu: int = 64_000) -> Cluster:
+    return Cluster([Node(cpu, 10**6, gpus, "A")], [0])
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 10**6))
+@pytest.mark.parametrize("policy", [FirstFit, FGD, Leftovers])
+def test_no_policy_hands_out_more_than_there_is(policy: type[FirstFit], seed: int) -> None:
+    nodes, pods = packing.draw(seed, nodes=8, pods=60)
+    # `Cluster.take` raises for anything that does not fit.
+    left = unallocated(nodes, pods, policy, seed)
+    assert 0 <= left < 60
+    assert left == unallocated(nodes, pods, policy, seed)
+
+
+def test_taking_what_is_not_there_raises() -> None:
+    cluster = one()
+    pod = Pod(1000, 1, 1, 600)
+    cluster.take(0, [0], pod)
+    with pytest.raises(RuntimeError, match="does not fit"):
+        cluster.take(0, [0], pod)
+    with pytest.raises(RuntimeError, match="does not fit"):
+        cluster.take(0, [], pod)
+
+
+def test_fgd_scores_what_the_usual_pods_could_no_longer_use() -> None:
+    """By hand: two GPUs, one usual pod of a half. Taking 600 of a GPU loses the other 400."""
+    half = Pod(1000, 0, 1, 500)
+    fgd = FGD(one(), [half])
+    at = np.array([0])
+    assert fgd.score(Pod(1000, 0, 1, 500), at)[0] == 50  # nothing is lost: 100 / (1 + e⁰)
+    assert fgd.score(Pod(1000, 0, 1, 600), at)[0] == math.floor(100 / (1 + math.exp(0.4)))
+    # All the CPU: no pod could use any of the 2,000 − 500 that are left.
+    assert fgd.score(Pod(64_000, 0, 1, 500), at)[0] == math.floor(100 / (1 + math.exp(1.5)))
+
+
+def test_a_leftover_is_wasted_as_far_as_nothing_fits_it() -> None:
+    table = packing.waste([Pod(1, 1, 1, 400)])
+    assert table[GPU // packing.STEP] == 200  # 400 + 400
+    assert table[80] == 0
+    assert table[39] == 390
+    both = packing.waste([Pod(1, 1, 1, 400), Pod(1, 1, 1, 600)])
+    # Half the time 600 comes first, then 400 fits; else 400, then 400 or 600.
+    assert both[GPU // packing.STEP] == pytest.approx(0.5 * 0 + 0.5 * (0.5 * 200 + 0.5 * 0))
+
+
+def test_parts_go_where_they_fill_up() -> None:
+    pods = [Pod(1000, 0, 1, 400), Pod(1000, 0, 1, 600)]
+    cluster = one(gpus=2)
+    policy = Leftovers(cluster, pods)
+    cluster.take(0, [1], pods[1])
+    assert policy.place(pods[0]) == (0, [1])
+
+
+def test_what_fits_nowhere_is_dropped() -> None:
+    cluster = one(gpus=1)
+    for policy in (FirstFit, FGD, Leftovers):
+        assert policy(cluster, [Pod(1000, 0, 1, 500)]).place(Pod(1000, 0, 2, GPU)) is None
+        assert policy(cluster, []).place(Pod(1000, 0, 1, GPU, ("B",))) is None
+
+
+def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
+    (tmp_path / "openb_node_list_gpu_node.csv").write_text(
+        "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n"
+    )
+    (tmp_path / "openb_pod_list_default.csv").write_text(
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
+        "p0,12000,16384,1,460,V100|P100\np1,1,1,0,0,\n"
+    )
+    nodes, pods = packing.read(tmp_path)
+    assert nodes == [Node(64000, 262144, 2, "P100")]
+    assert pods == [Pod(12000, 16384, 1, 460, ("P100", "V100")), Pod(1, 1, 0, 0)]
