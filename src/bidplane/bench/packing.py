@@ -319,6 +319,7 @@ def unallocated(
 
 def results(*, quick: bool, data: Path | None) -> tuple[list[Result], str]:
     folder = data / "openb" if data else None
+    seeds: tuple[int, ...]
     if folder is not None and (folder / "openb_pod_list_default.csv").exists():
         nodes, pods = read(folder)
         seeds = SEEDS[:1] if quick else SEEDS
