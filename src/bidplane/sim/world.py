@@ -24,7 +24,8 @@ from bidplane.api.kinds import Kind
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import Unavailable
 from bidplane.exchange.service import Exchange
-from bidplane.kube.client import Client, Listing, Object, WatchEvent
+from bidplane.kube.client import Client, Object, WatchEvent
+from bidplane.kube.forwarding import ForwardingClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import Clock
 from bidplane.node.fleet import Fleet
@@ -183,20 +184,12 @@ class World:
         return self._planes.client(plane)
 
 
-class _Client:
-    """A client that finds the server anew for each call, and is cut off when it is killed."""
+class _Client(ForwardingClient):
+    """A client of another process: cut off when the server is killed."""
 
     def __init__(self, reach: Callable[[], Client], down: Callable[[], asyncio.Event]) -> None:
-        self._reach = reach
+        super().__init__(reach)
         self._down = down
-
-    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
-        return await self._reach().get(kind, name, namespace)
-
-    async def list(
-        self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
-    ) -> Listing:
-        return await self._reach().list(kind, namespace, labels=labels, fields=fields)
 
     async def watch(
         self,
@@ -208,7 +201,7 @@ class _Client:
         fields: str = "",
     ) -> AsyncIterator[WatchEvent]:
         down = self._down()
-        async for event in self._reach().watch(
+        async for event in super().watch(
             kind, namespace, resource_version=resource_version, labels=labels, fields=fields
         ):
             if down.is_set():
@@ -216,37 +209,6 @@ class _Client:
             yield event
         if down.is_set():
             raise Unavailable("the server was killed")
-
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        return await self._reach().create(kind, obj, namespace)
-
-    async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
-        return await self._reach().replace(kind, obj, subresource=subresource)
-
-    async def patch(
-        self,
-        kind: Kind,
-        name: str,
-        patch: Object,
-        namespace: str | None = None,
-        *,
-        subresource: str = "",
-    ) -> Object:
-        return await self._reach().patch(kind, name, patch, namespace, subresource=subresource)
-
-    async def delete(
-        self,
-        kind: Kind,
-        name: str,
-        namespace: str | None = None,
-        *,
-        grace_seconds: int | None = None,
-        uid: str | None = None,
-    ) -> None:
-        await self._reach().delete(kind, name, namespace, grace_seconds=grace_seconds, uid=uid)
-
-    async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
-        await self._reach().bind(namespace, pod, node, uid=uid)
 
 
 class _SteppingClient(_Client):
