@@ -36,6 +36,7 @@ class Call(msgspec.Struct, kw_only=True):
     user: User = SYSTEM
     dry_run: bool = False
     field_validation: str = "Warn"  # Ignore | Warn | Strict
+    duplicates: list[str] = []  # fields the body named twice
     manager: str = ""  # who will own what is written; "" for the plane itself
     warnings: list[str] = []
 

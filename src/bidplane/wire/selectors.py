@@ -260,3 +260,22 @@ def label_selector(spec: Mapping[str, Any] | None) -> Selector:
         for rule in spec.get("matchExpressions") or ()
     ]
     return Selector(str(spec), tests)
+
+
+def selector_text(selector: Mapping[str, Any] | None) -> str:
+    """A LabelSelector (or a plain map of labels) as a client would write it in a query."""
+    if not selector:
+        return ""
+    plain = not selector.keys() & {"matchLabels", "matchExpressions"}
+    labels = selector if plain else selector.get("matchLabels") or {}
+    parts = [(key, f"{key}={value}") for key, value in labels.items()]
+    for one in () if plain else selector.get("matchExpressions") or ():
+        key, values = one["key"], ",".join(sorted(one.get("values") or ()))
+        text = {
+            "In": f"{key} in ({values})",
+            "NotIn": f"{key} notin ({values})",
+            "Exists": key,
+            "DoesNotExist": f"!{key}",
+        }[one["operator"]]
+        parts.append((key, text))
+    return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))

@@ -113,7 +113,9 @@ def conflict(about: About, why: str) -> Refused:
     return refuse(409, "Conflict", message, about=about)
 
 
-MODIFIED = "the object has been modified; please apply your changes to the latest version"
+MODIFIED = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
 
 
 def invalid(about: About, causes: Sequence[Cause]) -> Refused:

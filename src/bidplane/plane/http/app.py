@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 from urllib.parse import unquote
+from weakref import WeakKeyDictionary
 
 from bidplane.errors import ApiError
+from bidplane.plane.fairness import Fairness
 from bidplane.plane.http import documents, objects
 from bidplane.plane.http.auth import attributes, authenticate, impersonated
 from bidplane.plane.http.hosting import Hosting
@@ -27,6 +29,7 @@ from bidplane.wire import status
 
 _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
+_WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 
 async def serve(planes: Hosting, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +69,23 @@ async def _route(planes: Hosting, request: Request, send: Send) -> Answer | None
     said = documents.find(plane, request)
     if said is not None:
         return said
-    return await objects.handle(planes, plane, user, request, send)
+    if objects.streams_forever(request):
+        with _fairness(planes).stream(name):
+            return await objects.handle(planes, plane, user, request, send)
+    if request.method in _WITH_BODY:
+        await request.body()  # a slow sender holds up nobody but itself
+    async with _fairness(planes).seat(name):
+        return await objects.handle(planes, plane, user, request, send)
+
+
+_turns: WeakKeyDictionary[Hosting, Fairness] = WeakKeyDictionary()
+
+
+def _fairness(planes: Hosting) -> Fairness:
+    found = _turns.get(planes)
+    if found is None:
+        found = _turns[planes] = Fairness()
+    return found
 
 
 def _split(path: str) -> tuple[str, str, str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qsl, unquote
@@ -16,6 +19,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 REQUEST_LIMIT = 3 << 20  # bytes
+BODY_SECONDS = 60
 JSON = b"application/json"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 encode = msgspec.json.Encoder().encode
@@ -32,6 +36,7 @@ class Request:
         query = scope["query_string"].decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         self.warnings: list[str] = []
+        self._body: bytes | None = None
 
     def header(self, name: bytes) -> str:
         return self.headers.get(name, b"").decode("latin-1")
@@ -69,6 +74,18 @@ class Request:
             raise status.bad_request(f"{name} must be a number, not {text!r}") from None
 
     async def body(self) -> bytes:
+        """The whole body, read once, within bounds of size and time."""
+        if self._body is None:
+            try:
+                async with asyncio.timeout(BODY_SECONDS):
+                    self._body = await self._read()
+            except TimeoutError:
+                raise status.refuse(
+                    408, "Timeout", f"the body did not arrive within {BODY_SECONDS} seconds"
+                ) from None
+        return self._body
+
+    async def _read(self) -> bytes:
         length = self.headers.get(b"content-length", b"")
         if length.isdigit() and int(length) > REQUEST_LIMIT:
             raise status.too_large(REQUEST_LIMIT)
@@ -118,6 +135,35 @@ def decode(body: bytes, media_type: str, also: Iterable[str] = ()) -> Any:
         raise status.bad_request(f"the body is not JSON: {error}") from error
     except RecursionError:
         raise status.bad_request("the body is nested too deeply") from None
+
+
+def duplicates(body: bytes, decoded: Any) -> list[str]:
+    """The paths of fields that `body`, which is JSON, names more than once."""
+    # Written anew, what was compact and had none is just as long: most bodies end here.
+    if body[:1] not in b"{[ \t\r\n" or len(encode(decoded)) == len(body):
+        return []
+    found: list[str] = []
+    with contextlib.suppress(ValueError, RecursionError):
+        _name(json.loads(body, object_pairs_hook=_Pairs), "", found)
+    return found
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object as it was written: its fields in order, also those named twice."""
+
+
+def _name(value: Any, path: str, found: list[str]) -> None:
+    if isinstance(value, _Pairs):
+        prefix = f"{path}." if path else ""
+        seen: set[str] = set()
+        for key, item in value:
+            if key in seen:
+                found.append(f"{prefix}{key}")
+            seen.add(key)
+            _name(item, f"{prefix}{key}", found)
+    elif isinstance(value, list):
+        for at, item in enumerate(value):
+            _name(item, f"{path}[{at}]", found)
 
 
 class Answer:

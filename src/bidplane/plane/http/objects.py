@@ -12,14 +12,32 @@ from bidplane.plane.call import Call, User
 from bidplane.plane.feed import Item
 from bidplane.plane.http import forms, reviews, streams
 from bidplane.plane.http.hosting import Hosting
-from bidplane.plane.http.message import Answer, Request, Send, answer
+from bidplane.plane.http.message import Answer, Request, Send, answer, duplicates
 from bidplane.plane.plane import Plane
-from bidplane.plane.verbs import apply, bind, create, delete, evict, get, patch, update, watch
+from bidplane.plane.verbs import (
+    apply,
+    bind,
+    create,
+    delete,
+    evict,
+    get,
+    patch,
+    scale,
+    update,
+    watch,
+)
 from bidplane.plane.verbs import list as listing
 from bidplane.wire import managers, paths, status, yaml
 from bidplane.wire.status import Cause
 
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
+
+
+def streams_forever(request: Request) -> bool:
+    """Whether the answer may last: a watch, or a pod's log."""
+    return request.method == "GET" and (
+        request.flag("watch") or request.path.rstrip("/").endswith("/log")
+    )
 
 
 async def handle(
@@ -150,12 +168,32 @@ async def _watch(plane: Plane, call: Call, request: Request, send: Send, *, only
 
 async def _create(plane: Plane, call: Call, request: Request) -> Answer:
     _options(call, request)
-    return answer(await create.create(plane, call, await request.decoded()), 201)
+    body = await _object(call, request)
+    call.duplicates = await _duplicates(call, request, body)
+    return answer(await create.create(plane, call, body), 201)
 
 
 async def _update(plane: Plane, call: Call, request: Request) -> Answer:
     _options(call, request)
-    return answer(await update.update(plane, call, await request.decoded()))
+    body = await _object(call, request)
+    call.duplicates = await _duplicates(call, request, body)
+    return answer(await update.update(plane, call, body))
+
+
+async def _object(call: Call, request: Request) -> Any:
+    if not await request.body():
+        raise status.bad_request(
+            f"the object provided is unrecognized (must be of type {call.resource.kind}):"
+            " the body is empty"
+        )
+    return await request.decoded()
+
+
+async def _duplicates(call: Call, request: Request, decoded: Any) -> list[str]:
+    """Fields that a JSON body names twice; only the last of them was read."""
+    if call.field_validation == "Ignore":
+        return []
+    return duplicates(await request.body(), decoded)
 
 
 async def _patch(plane: Plane, call: Call, request: Request) -> Answer:
@@ -235,10 +273,24 @@ async def _subresource(
     match request.method, call.subresource:
         case "GET", "status":
             return forms.one(plane, call, request, get.get(plane, call))
-        case "PUT", "status":
+        case "GET", "resize" | "ephemeralcontainers":
+            return forms.one(plane, call, request, get.get(plane, call))
+        case "PUT", "status" | "resize" | "ephemeralcontainers":
             return await _update(plane, call, request)
-        case "PATCH", "status":
+        case "PATCH", "status" | "resize" | "ephemeralcontainers":
             return await _patch(plane, call, request)
+        case "GET", "scale":
+            return answer(scale.get(plane, call))
+        case "PUT", "scale":
+            _options(call, request)
+            return answer(await scale.put(plane, call, await request.decoded()))
+        case "PATCH", "scale":
+            _options(call, request)
+            media = request.media_type
+            body = await request.decoded(patch.JSON, patch.MERGE, patch.STRATEGIC)
+            return answer(await scale.patch(plane, call, body, media))
+        case "GET" | "POST", "exec" | "attach" | "portforward":
+            raise _no_node(plane, call)
         case "PUT", "finalize":
             return await _finalize(plane, call, request)
         case "POST", "binding":
@@ -259,6 +311,15 @@ async def _subresource(
             raise status.refuse(
                 501, "NotImplemented", f"{request.method} of {what} is not supported by this plane"
             )
+
+
+def _no_node(plane: Plane, call: Call) -> Exception:
+    """What a terminal hears: there is no host yet, or none that lets anybody in."""
+    pod = get.get(plane, call).obj
+    if not (pod.get("spec") or {}).get("nodeName"):
+        return status.bad_request(f"pod {call.name} does not have a host assigned")
+    what = f"pods/{call.subresource}"
+    return status.refuse(501, "NotImplemented", f"no node serves {what} for this plane's pods")
 
 
 async def _plain(call: Call, request: Request) -> dict[str, Any]:

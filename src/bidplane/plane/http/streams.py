@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, MutableMapping
 from typing import Any
 
 from bidplane.errors import ApiError
@@ -19,6 +20,7 @@ from bidplane.wire import negotiate, status
 from bidplane.wire.table import partial, table
 
 BOOKMARK_SECONDS = 60.0
+STALL_SECONDS = 60.0  # a connection that takes nothing for so long is half open
 # A watch without a time-out of its own ends in half an hour to an hour, spread out as upstream's.
 _WATCH_SECONDS = 1800
 
@@ -27,7 +29,18 @@ async def watch(plane: Plane, call: Call, request: Request, send: Send, started:
     frames = _Frames(plane, call, request)
     limit = request.number("timeoutSeconds") or _WATCH_SECONDS * (1 + random.random())
     await _start(send, JSON)
-    await _until_gone(request, _watch(send, started, frames, limit))
+    with contextlib.suppress(TimeoutError):
+        await _until_gone(request, _watch(_bounded(send), started, frames, limit))
+
+
+def _bounded(send: Send) -> Send:
+    """As `send`, for a reader that takes what it is sent: one that stalls is let go."""
+
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        async with asyncio.timeout(STALL_SECONDS):
+            await send(message)
+
+    return sent
 
 
 async def _watch(send: Send, started: Watch, frames: _Frames, seconds: float) -> None:

@@ -14,6 +14,7 @@ from bidplane.plane import rules as cel_rules
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
+from bidplane.plane.verbs import podparts
 from bidplane.wire import crds, decode, kinds, managers, metadata, resources, status, validate
 from bidplane.wire.fields import BadFields
 from bidplane.wire.managers import Manager
@@ -49,9 +50,12 @@ def _judge(call: Call, report: decode.Report, name: str) -> None:
         if resource.custom:
             raise status.invalid(resource.about(name), [*report.wrong, *_unasked(call)])
         raise status.bad_request(f"{head}: json: {report.wrong[0]}")
-    if not report.unknown or call.field_validation == "Ignore":
+    if call.field_validation == "Ignore":
         return
-    said = [f'unknown field "{path}"' for path in report.unknown]
+    said = [f'duplicate field "{path}"' for path in call.duplicates]
+    said += [f'unknown field "{path}"' for path in report.unknown]
+    if not said:
+        return
     if call.field_validation == "Strict":
         raise status.bad_request(f"{head}: strict decoding error: {', '.join(said)}")
     call.warnings.extend(said)
@@ -106,6 +110,8 @@ def for_update(
     changed_fixed = metadata.carry_over(new, old)
     if call.subresource == "status":
         new = _status_only(call, new, old)
+    elif call.subresource in POD_PARTS:
+        new = podparts.only(call, new, old)
     elif resource.has_status and not _owns_status(call):
         _put(new, "status", old.get("status"))
     rules.default(new)
@@ -119,6 +125,7 @@ def for_update(
     return new
 
 
+POD_PARTS = ("resize", "ephemeralcontainers")
 PLANE = "bidplane"  # the manager of what controllers in this process write
 
 
@@ -231,7 +238,8 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
     found += validate.problems(shown, resources.shape(resource))
     if not found:
         found += rules.validate(new)
-        if old is not None:
+        # A path of its own for one part of a pod has its own rules, and has asked them.
+        if old is not None and call.subresource not in POD_PARTS:
             found += rules.change(new, old)
         found += _by_rules(call, shown, old)
     elif resource.custom:
