@@ -7,6 +7,8 @@ else uses the machine.
 
 from __future__ import annotations
 
+import math
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import highspy
 import numpy as np
 
+from bidplane.api.lease import Device
 from bidplane.bench.report import Report, Result, at_least, at_most, less, more, ratio_above, say
 from bidplane.core.chain import CHAIN, Block
 from bidplane.core.fastplacement import seats
@@ -23,6 +26,12 @@ from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
 from bidplane.core.market.fast import Book, Ints, Outcome, holds
 from bidplane.core.market.model import ONE
 from bidplane.core.market.room import need
+from bidplane.exchange.desk import NoSale
+from bidplane.exchange.engine import Engine
+from bidplane.exchange.snapshot import AgentView, DeviceView, PoolView, Snapshot
+from bidplane.ledger import Ledger
+from bidplane.ledger.leases import Terms
+from bidplane.ledger.records import wallet_of
 
 T = TypeVar("T")
 
@@ -113,6 +122,7 @@ def run(*, quick: bool, data: Path | None) -> Report:
     times, growth = _times(repeat=3 if quick else 9)
     results = [*times, growth, *_leases(quick), *_against_highs(quick), *_against_a_queue()]
     results += _whole_rounds(quick)
+    results += _instant(200 if quick else 1000)
     shrank = " --quick: fewer repetitions, and fewer seeds beside HiGHS." if quick else ""
     return Report(
         name="market",
@@ -134,7 +144,7 @@ def _times(repeat: int) -> tuple[list[Result], Result]:
             results.append(less(name, "ms CPU", 1000 * took[bids, load], aim=aim))
             say(f"{name}: {1000 * took[bids, load]:.1f} ms")
     factor = took[100_000, 4.0] / took[10_000, 4.0]
-    linearithmic = 10 * np.log(100_000) / np.log(10_000)
+    linearithmic = 10 * math.log(100_000) / math.log(10_000)
     growth = less("growth, 10k to 100k bids", "× n log n", factor / linearithmic, aim=at_most(1.0))
     return results, growth
 
@@ -220,6 +230,65 @@ def _whole_rounds(quick: bool) -> list[Result]:
         took, _ = least(partial(clear_round, given), 1 if quick else 3)
         results.append(less(f"clear_round with {bids:,} bids, as objects", "ms CPU", 1000 * took))
     return results
+
+
+def _instant(orders: int) -> list[Result]:
+    """Orders one after the other on a ledger on disk that is not synced, and on one that is."""
+    results = []
+    for durable in (False, True):
+        with tempfile.TemporaryDirectory() as folder:
+            wall, cpu = _orders(Path(folder) / "ledger.db", orders, durable=durable)
+        kind = "synced" if durable else "not synced"
+        p99 = sorted(wall)[len(wall) * 99 // 100]
+        results += [
+            more(f"instant orders, ledger {kind}", "orders/s", len(wall) / sum(wall)),
+            less(f"instant order, ledger {kind}, p99", "ms", 1000 * p99),
+        ]
+        if not durable:
+            middle = sorted(cpu)[len(cpu) // 2]
+            results.append(less("instant order, median", "ms CPU", 1000 * middle, aim=at_most(1.0)))
+    return results
+
+
+def _orders(path: Path, count: int, *, durable: bool) -> tuple[list[float], list[float]]:
+    ledger = Ledger.open(path, durable=durable)
+    engine = Engine(ledger)
+    nodes = -(-count // 8) * 20  # the float is a twentieth
+    world = Snapshot(
+        agents=(AgentView(name="a", uid="u", owner="o", refill=10**12, cap=10**12),),
+        pools=(
+            PoolView(
+                name="h100",
+                product="H100",
+                floor=FLOOR,
+                target_percent=92,
+                terms=Terms(30, 30, 60),
+                float_percent=5,
+            ),
+        ),
+        devices=tuple(
+            DeviceView(
+                device=Device(node=f"n{n}", driver="d", pool=f"n{n}", name=f"gpu-{i}"),
+                product="H100",
+                domain=f"n{n}",
+            )
+            for n in range(nodes)
+            for i in range(8)
+        ),
+    )
+    engine.run_round(world, 1.0)
+    wallet = ledger.account(wallet_of("u"))
+    assert wallet is not None
+    wall, cpu = [], []
+    for n in range(count):
+        began, used = time.perf_counter(), time.thread_time()
+        sold = engine.desk.buy(wallet, pool="h100", max_price=100 * FLOOR, key=str(n), now=1000)
+        wall.append(time.perf_counter() - began)
+        cpu.append(time.thread_time() - used)
+        if isinstance(sold, NoSale):
+            raise RuntimeError(sold.message)
+    ledger.close()
+    return wall, cpu
 
 
 def _round_input(case: Instance) -> RoundInput:

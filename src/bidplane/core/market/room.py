@@ -23,6 +23,7 @@ even if everything on it were given up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from bidplane.core.chain import CHAIN, EIGHTHS, Block, Leaf
 
@@ -114,6 +115,7 @@ class Room:
         return tuple(totals)
 
 
+@lru_cache(maxsize=4096)  # a lot has few distinct blocks, and asks for each very often
 def need(block: Block, leaves: tuple[Leaf, ...] = ()) -> Counters:
     """What a movable block takes from each counter."""
     if not block.share:

@@ -49,12 +49,16 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     """
     lots = {lot.name: lot for lot in given.lots}
     router = Router(given.lots, given.incumbents)
+    # Where everybody has named a pool, what the others do changes nobody's way.
+    routed = any(not ask.lot or ask.otherwise for ask in given.asks)
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
     for first in sorted(given.asks, key=lambda a: (-a.price * a.weight, a.tie, a.id)):
         entry = _entry(first, lots, router)
         ask, lot, block = entry.ask, entry.lot, entry.block
+        if routed and lot is not None:
+            router.take(ask, block, lot)
         gpus = block.count if block.share else block.gpus
         loss = Lost(
             ask=ask.id,
@@ -97,12 +101,10 @@ def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
     able = [(entry, entry.lot) for entry in entries if entry.lot is not None]
     if not able:
         return entries[0]
-    best, lot = able[0]
-    if len(able) > 1:
-        gains = [router.surplus(entry.ask, entry.block, lot) for entry, lot in able]
-        best, lot = able[gains.index(max(gains))]
-    router.take(best.ask, best.block, lot)
-    return best
+    if len(able) == 1:
+        return able[0][0]
+    gains = [router.surplus(entry.ask, entry.block, lot) for entry, lot in able]
+    return able[gains.index(max(gains))][0]
 
 
 def _routed(ask: Ask, option: int, lots: Mapping[str, Lot], router: Router) -> _Entry:

@@ -1,0 +1,45 @@
+"""`bidplane bench market`: it ends, it can be written as JSON, and it measures what it says."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from bidplane.bench import market
+from bidplane.core.market.fast import Outcome
+
+
+@pytest.mark.slow
+def test_quick_is_a_whole_report() -> None:
+    report = market.run(quick=True, data=None)
+    assert msgspec.json.decode(msgspec.json.encode(report), type=type(report)) == report
+    metrics = [result.metric for result in report.results]
+    for bids in ("1,000 bids", "10,000 bids", "100,000 bids"):
+        assert sum(bids in metric for metric in metrics) >= 2
+    assert any(result.peer_name == "HiGHS, proven optimal" for result in report.results)
+    assert any(result.peer_name == "FIFO with skip" for result in report.results)
+
+
+def test_the_measured_instances_are_overloaded_as_they_say() -> None:
+    for load in (1.5, 4.0):
+        case = market.instance(2000, 20_000, load=load)
+        assert case.sizes.sum() / case.free.sum() == pytest.approx(load, rel=0.1)
+
+
+def test_running_leases_of_an_instance_fit_their_machines() -> None:
+    case = market.instance(500, 5000, load=4.0, leases=500)
+    pinned = case.book.domain >= 0
+    used = np.bincount(
+        case.book.domain[pinned], weights=case.book.size[pinned], minlength=len(case.free)
+    )
+    assert pinned.sum() > 300
+    assert (used <= case.free).all()
+    assert (case.free <= 8).all()
+
+
+def test_the_optimum_is_never_below_what_was_sold() -> None:
+    case = market.instance(200, 400, load=4.0, seed=5)
+    best, proven = market.optimum(case, seconds=20)
+    assert proven
+    assert market.sold(case, Outcome(case.free, (), case.book)) <= best * (1 + 1e-6)
