@@ -17,6 +17,7 @@ from bidplane.errors import UserError
 BENCHES = {
     "market": "clear, price and place a round; welfare against the optimum",
     "traces": "public workloads under every policy: completion time, value, packing",
+    "plane": "planes made, what one costs idle, and carries; beside etcd + kube-apiserver",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }
 

@@ -17,6 +17,7 @@ from bidplane.errors import ApiError, NotFound
 from bidplane.machinery.clock import Clock
 from bidplane.plane import Planes
 from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.memory import give_back
 from bidplane.wiring.controllers import Controllers
 
 SLEEP_AFTER_SECONDS = 300.0
@@ -55,7 +56,7 @@ class PlaneLife:
         self._there(name)
         if name == HOST_PLANE:
             raise ApiError("the host plane never sleeps", code=400, reason="BadRequest")
-        await self._sleep(name, 0.0)
+        await self.put_to_sleep([name])
 
     async def wake(self, name: str) -> None:
         self._there(name)
@@ -88,9 +89,14 @@ class PlaneLife:
                 self._controllers.follow(name)
         while True:
             await self._clock.sleep(after / 4)
-            for name in self._planes.idle(after):
-                if name != HOST_PLANE:
-                    await self._sleep(name, after)
+            tired = [name for name in self._planes.idle(after) if name != HOST_PLANE]
+            await self.put_to_sleep(tired, unused_for=after)
+
+    async def put_to_sleep(self, names: Sequence[str], *, unused_for: float = 0.0) -> None:
+        for name in names:
+            await self._sleep(name, unused_for)
+        if names:
+            give_back()
 
     async def _sleep(self, name: str, unused_for: float) -> None:
         # The caches first: an informer that lists again would wake it.

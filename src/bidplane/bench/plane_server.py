@@ -1,0 +1,108 @@
+"""
+What `bench plane` measures, in a process of its own.
+
+    python -m bidplane.bench.plane_server serve FOLDER    one plane over TLS
+    python -m bidplane.bench.plane_server many FOLDER N   N planes with their controllers
+
+Both print one line of JSON when ready. `many` is the real wiring: planes that belong to
+no agent, followed by the controllers every plane has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.machinery.clock import SystemClock
+from bidplane.plane import Planes
+from bidplane.runtime import certificates
+from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
+from bidplane.runtime.memory import give_back
+from bidplane.runtime.serve import serve
+from bidplane.wiring.controllers import Controllers
+from bidplane.wiring.life import PlaneLife
+from bidplane.wiring.server import crds_for, prepare_host
+
+_KEY = b"benchmark-key-benchmark-key-bench"
+
+
+def _say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def _resident() -> int:
+    give_back()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def _serve(folder: Path) -> None:
+    clock, tokens = SystemClock(), Tokens(_KEY)
+    planes = Planes(folder / "planes", clock=clock, tokens=tokens, crds=crds_for)
+    uid = await planes.create("bench")
+    who = Identity(
+        plane="bench", uid=uid, user="bench", groups=(OWNERS,), expires=int(time.time()) + 3600
+    )
+    made = certificates.ensure(folder, hosts=["127.0.0.1"], now=clock.now())
+    listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    serving = asyncio.create_task(serve(planes, listener, made))
+    _say(port=listener.getsockname()[1], token=tokens.issue(who))
+    loop = asyncio.get_running_loop()
+    # The parent says `sleep`, and ends us by closing our input.
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        if line.strip() == "sleep":
+            await planes.sleep("bench")
+            _say(asleep=not planes.is_awake("bench"))
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    await planes.close()
+
+
+async def _many(folder: Path, count: int) -> None:
+    clock = SystemClock()
+    planes = Planes(folder / "planes", clock=clock, tokens=Tokens(_KEY), crds=crds_for)
+    await prepare_host(planes, None)
+    driver = EmbeddedDriver(planes, "https://bench")
+    controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
+    life = PlaneLife(planes, controllers, clock=clock)
+    working = asyncio.create_task(controllers.run())
+    await controllers.started.wait()
+    await life.create("warm-up")
+    before = _resident()
+    took = []
+    begin = time.perf_counter()
+    for number in range(count):
+        start = time.perf_counter()
+        await life.create(f"plane-{number}")
+        took.append((time.perf_counter() - start) * 1e3)
+    total = time.perf_counter() - begin
+    await asyncio.sleep(1)
+    awake = _resident()
+    await life.put_to_sleep([f"plane-{number}" for number in range(count)])
+    asleep = _resident()
+    took.sort()
+    _say(
+        per_second=count / total,
+        p50_ms=took[count // 2],
+        p99_ms=took[int(count * 0.99)],
+        awake_kib=(awake - before) / count / 1024,
+        asleep_kib=(asleep - before) / count / 1024,
+    )
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    await planes.close()
+
+
+if __name__ == "__main__":
+    command, where = sys.argv[1], Path(sys.argv[2])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(where) if command == "serve" else _many(where, int(sys.argv[3])))

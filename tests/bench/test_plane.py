@@ -1,0 +1,24 @@
+"""The plane's benchmark measures what it says; without a peer it says so."""
+
+import pytest
+
+from bidplane.bench import plane
+from bidplane.bench.plane import Size
+
+
+@pytest.mark.slow
+def test_a_small_run_without_a_peer(monkeypatch):
+    small = Size(planes=3, seconds=0.2, watchers=3, objects=16, wakes=1)
+    monkeypatch.setattr(plane, "Size", lambda *_: small)
+    monkeypatch.setattr(plane, "_peer", lambda size: (None, None))
+    report = plane.run(quick=True, data=None)
+    assert "no peer" in report.how
+    assert "--quick" in report.how
+    found = {result.metric: result for result in report.results}
+    assert found["planes made"].ours > 0
+    assert found["writes, 8 clients"].ours > 0
+    assert found["writes, 8 clients, p50"].ours <= found["writes, 8 clients, p99"].ours
+    assert found["events to 3 watchers"].ours > 0
+    assert 0 < found["list of 16"].ours
+    assert 0 < found["cold wake, p50"].ours
+    assert all(result.peer is None for result in report.results)
