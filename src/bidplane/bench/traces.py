@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
-from bidplane.bench import packing
+from bidplane.bench.packing import results as packing_results
 from bidplane.bench.report import (
     Aim,
     Report,
@@ -58,7 +58,7 @@ def run(*, quick: bool, data: Path | None) -> Report:
     results = _completion("durations known", same, "exchange", ALL)
     results += _completion("durations unknown", same, "exchange-blind", BLIND)
     results += _value({name: found["valued", name] for name in worth})
-    packed, how = packing.results(quick=quick, data=data)
+    packed, how = packing_results(quick=quick, data=data)
     return Report(name="traces", how=f"{setting.how}; {how}", results=tuple(results + packed))
 
 
@@ -86,6 +86,7 @@ def _play(setting: Setting, wanted: dict[Key, Sequence[Job]]) -> dict[Key, Metri
     found: dict[Key, Metrics] = {}
     # The slow ones first, so that none is left to run alone at the end.
     order = sorted(wanted, key=lambda key: ("exchange" not in key[1], "backfill" not in key[1]))
+    say(f"traces: {len(wanted)} runs of {len(setting.jobs)} jobs, {PROCESSES} at a time …")
     with ProcessPoolExecutor(PROCESSES) as pool:
         running = {
             pool.submit(_one, name, wanted[kind, name], setting.nodes): (kind, name)
