@@ -51,11 +51,17 @@ class Instance(NamedTuple):
         return self.book.price * self.sizes
 
 
-def instance(bids: int, gpus: int, *, load: float, leases: int = 0, seed: int = 1) -> Instance:
-    """Bids for `load` times what is free; the rest of the machines is taken."""
+def instance(
+    bids: int, gpus: int, *, load: float, leases: int = 0, seed: int = 1, whole: bool = False
+) -> Instance:
+    """
+    Bids for `load` times what is free; the rest of the machines is taken. With `whole`,
+    machines are free or taken as a whole: then large blocks compete with many small ones.
+    """
     dice = np.random.default_rng(seed)
     sizes = dice.choice(CHAIN, bids, p=[0.1, 0.2, 0.25, 0.45]).astype(np.int64)
-    free = dice.binomial(8, min(1.0, sizes.sum() / load / gpus), gpus // 8).astype(np.int64)
+    share = min(1.0, sizes.sum() / load / gpus)
+    free = dice.binomial(1 if whole else 8, share, gpus // 8).astype(np.int64) * (8 if whole else 1)
     book = Book(
         price=(1e6 * dice.lognormal(0.6, 0.7, bids)).astype(np.int64) + FLOOR,
         weight=dice.choice([ONE, 1100, 1300], bids).astype(np.int64),
@@ -164,7 +170,7 @@ def _against_highs(quick: bool) -> list[Result]:
     """The value sold beside the optimum, and how much HiGHS solves in our time."""
     shares = []
     for seed in range(10 if quick else 60):
-        case = instance(400, 800, load=4.0, seed=seed)
+        case = instance(400, 800, load=4.0, seed=seed, whole=True)
         case = case._replace(book=_plain(case.book))
         best, _ = optimum(case, seconds=20)
         shares.append(sold(case, Outcome(case.free, (), case.book)) / best)
@@ -172,7 +178,7 @@ def _against_highs(quick: bool) -> list[Result]:
     budget, _ = least(partial(round_of, case), 2)
     solved = 0
     for bids in (250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000):
-        small = instance(bids, 10 * bids, load=4.0)
+        small = instance(bids, 10 * bids, load=4.0, whole=True)
         before = time.thread_time()
         _, proven = optimum(small, seconds=10 * budget)
         if not proven or time.thread_time() - before > budget:

@@ -202,14 +202,20 @@ def _round_input(
 def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:
     """The bids that take part: readable, of an agent that stays, and not yet won with."""
     staying = {agent.name for agent in snapshot.agents if not agent.deleting}
+    # A uid is one bid's. If a host ever shows it twice, the first by name stands for it.
+    unique = {bid.uid: bid for bid in sorted(snapshot.bids, key=_name, reverse=True)}
     return [
         bid
-        for bid in snapshot.bids
+        for bid in unique.values()
         if not bid.problem
         and bid.agent in staying
         and not 0 < 1000 * bid.deadline <= commit.at
         and commit.lease_of_bid(bid.uid) is None
     ]
+
+
+def _name(bid: BidView) -> tuple[str, str]:
+    return bid.namespace, bid.name
 
 
 def _ask(bid: BidView, owners: Mapping[str, str], pools: Sequence[PoolView], at: int) -> Ask:
