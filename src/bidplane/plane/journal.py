@@ -45,9 +45,10 @@ class Row(msgspec.Struct, frozen=True):
 class Journal:
     """The log of one plane. Methods block; one thread uses it at a time."""
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, vfs: str | None = None) -> None:
+        """`vfs` names the file system SQLite is to use: tests have one that loses power."""
         self.path = path
-        self._db = apsw.Connection(str(path))
+        self._db = apsw.Connection(str(path), vfs=vfs)
         # A killed process does not checkpoint, and neither do we when closed: reopening
         # is the same path either way, and closing is quick.
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

@@ -86,9 +86,14 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return hash((self.group, self.version, self.plural))
 
 
-# Served by a real server, not yet by a plane: their conversion to the version that is kept is
-# not written. A client that asks gets 404 and falls back to the preferred version.
-_LEFT_OUT = {("autoscaling", "v1", "horizontalpodautoscalers")}
+# Off in a real server unless asked for; drivers and workloads of earlier releases still ask.
+_ALSO_SERVED = {("resource.k8s.io", "v1beta1"), ("resource.k8s.io", "v1beta2")}
+# Versions that are kept as another; `wire.versions` converts.
+_KEPT_AS = {
+    ("resource.k8s.io", "v1beta1"): "resource.k8s.io/v1",
+    ("resource.k8s.io", "v1beta2"): "resource.k8s.io/v1",
+    ("autoscaling", "v1"): "autoscaling/v2",
+}
 # Two groups, one store.
 _SHARED = {"events.events.k8s.io": ("events", "v1")}
 
@@ -99,7 +104,7 @@ def builtin() -> Mapping[tuple[str, str, str], Resource]:
     found = {}
     for facts in data.resources()["resources"]:
         at = (facts["group"], facts["version"], facts["plural"])
-        if facts["default"] and at not in _LEFT_OUT:
+        if facts["default"] or at[:2] in _ALSO_SERVED:
             found[at] = _resource(facts)
     return found
 
@@ -119,7 +124,8 @@ def _resource(facts: Mapping[str, Any]) -> Resource:
     group, version = facts["group"], facts["version"]
     api_version = f"{group}/{version}" if group else version
     qualified = f"{facts['plural']}.{group}" if group else facts["plural"]
-    storage, storage_version = _SHARED.get(qualified, (qualified, api_version))
+    kept_as = _KEPT_AS.get((group, version), api_version)
+    storage, storage_version = _SHARED.get(qualified, (qualified, kept_as))
     return Resource(
         group=group,
         version=version,
