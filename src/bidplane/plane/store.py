@@ -150,6 +150,17 @@ class Store:
             return self.get(key)
         return None if staged.deleted else staged.item
 
+    def latest_items(self, resource: str, namespace: str) -> list[Item]:
+        """As `items`, with what is staged."""
+        found = {item.key: item for item in self.items(resource, namespace)}
+        for key, staged in self._overlay.items():
+            if (key.resource, key.namespace) == (resource, namespace):
+                if staged.deleted:
+                    found.pop(key, None)
+                else:
+                    found[key] = staged.item
+        return list(found.values())
+
     async def put(self, key: Key, obj: dict[str, Any]) -> Item:
         """
         Keep `obj`, which the caller gives away, as the newest state of `key`.

@@ -190,11 +190,16 @@ def generate_name(name: str) -> str:
 def with_condition(
     conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
-    """`conditions` with `new` in the place of its type's; the time of no change is kept."""
+    """
+    `conditions` with `new` in the place of its type's; the time of no change is kept.
+
+    The same status for the same reason is no news, whatever the words: a refusal that
+    names another pod each time would be written, and looked at, for ever.
+    """
     known = next((c for c in conditions if c["type"] == new["type"]), None)
     if known is not None and known.get("status") == new["status"]:
         new = {**new, "lastTransitionTime": known.get("lastTransitionTime")}
-        if known.get("reason") == new.get("reason") and known.get("message") == new.get("message"):
+        if known.get("reason") == new.get("reason"):
             return list(conditions)
     return [*(c for c in conditions if c["type"] != new["type"]), new]
 

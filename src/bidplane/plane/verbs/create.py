@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bidplane.kube.client import Object
+from bidplane.plane import quota
 from bidplane.plane.call import Call
 from bidplane.plane.feed import Key
 from bidplane.plane.plane import Plane
@@ -32,6 +33,7 @@ async def create(
         prepare.for_create(plane, call, obj, owners)
     else:
         raise status.already_exists(call.about)
+    quota.check(plane, call, obj)
     if call.dry_run:
         return call.shown(obj)
     item = await plane.store.put(call.key, obj)

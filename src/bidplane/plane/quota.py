@@ -1,0 +1,30 @@
+"""
+What a ResourceQuota refuses.
+
+Counted from what is there, staged writes included, between the decision to create and the
+creation: two creations at once cannot both take the last of it.
+"""
+
+from __future__ import annotations
+
+from bidplane.core.workloads import quotas
+from bidplane.kube.client import Object
+from bidplane.plane.call import Call
+from bidplane.plane.plane import Plane
+from bidplane.wire import status
+
+QUOTAS = "resourcequotas"
+
+
+def check(plane: Plane, call: Call, new: Object) -> None:
+    """Raise 403 when `new` would be more than a quota of its namespace allows."""
+    if not call.resource.namespaced or not plane.store.count(QUOTAS):
+        return
+    there: list[Object] | None = None
+    for quota in plane.store.items(QUOTAS, call.namespace):
+        if there is None:
+            storage = call.resource.storage
+            there = [item.obj for item in plane.store.latest_items(storage, call.namespace)]
+        why = quotas.refusal(quota.obj, call.resource.coordinates, new, None, there)
+        if why:
+            raise status.forbidden(call.about, why)
