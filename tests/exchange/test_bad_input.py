@@ -9,7 +9,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase, BidReason
-from bidplane.exchange.snapshot import bid_view
+from bidplane.exchange.snapshot import bid_view, device_views
 from bidplane.ledger.records import TransferKind
 
 from .market import Market
@@ -102,3 +102,26 @@ def test_a_clock_that_goes_back_charges_nothing_and_breaks_nothing(market: Marke
     market.leave("b1", after=30)
     # A minute of four GPUs at the floor price: the hour that never was is not in it.
     assert market.balance("trainer") == 10 * CREDIT - (60 * 4 * 100_000 // 3600 + 1)
+
+
+def test_what_a_device_says_of_itself_is_read_in_any_type() -> None:
+    slice_ = {
+        "spec": {
+            "nodeName": "n1",
+            "driver": "d",
+            "pool": {"name": "n1"},
+            "devices": [
+                {
+                    "name": "gpu-0",
+                    "attributes": {
+                        "productName": {"string": "H100"},
+                        "bidplane.dev/pcieLinkWidth": {"int": 16},
+                    },
+                    "capacity": {"memory": {"value": "80Gi"}},
+                }
+            ],
+        }
+    }
+    (view,) = device_views(slice_)
+    assert view.traits["bidplane.dev/pcieLinkWidth"] == "16"
+    assert view.traits["memory"] == "80Gi"

@@ -307,3 +307,23 @@ def test_a_pool_that_lost_every_device_breaches_its_leases_too(market: Market) -
     market.claim("b1")
     market.round(after=1, devices=())
     assert market.lease("b1").breached_at == round(market.now * 1000)
+
+
+def test_devices_that_differ_are_not_sold_as_one_block(market: Market) -> None:
+    """Three GPUs at full width and one on four lanes: a block of two, never one of four."""
+    narrow = {"bidplane.dev/pcieLinkWidth": "4"}
+    wide = {"bidplane.dev/pcieLinkWidth": "16"}
+    devices = tuple(
+        msgspec.structs.replace(view, traits=narrow if n == 3 else wide)
+        for n, view in enumerate(gpus(4))
+    )
+    picky = msgspec.structs.replace(pool(), sell_by=("bidplane.dev/pcieLinkWidth",))
+    report = market.round(
+        bid("b1", "trainer", 4, PRICE),
+        bid("b2", "chat", 2, PRICE),
+        pools=(picky,),
+        devices=devices,
+    )
+    assert report.bids["b1"].reason is BidReason.LARGER_THAN_EVERY_DOMAIN
+    assert market.lease("b2").devices == tuple(view.device for view in gpus(2))
+    assert sorted(len(d.free) for d in market.engine_input().lots[0].domains) == [1, 1]

@@ -13,6 +13,9 @@ _DAY_SECONDS = 86_400
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 
+SELL_BY = ("memory", "bidplane.dev/pcieLinkWidth")
+
+
 class Clearing(enum.StrEnum):
     GREEDY = "greedy"
     EXACT = "exact"
@@ -26,6 +29,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     epoch_seconds: Annotated[int, msgspec.Meta(ge=1, le=_DAY_SECONDS)] = 60  # what a hold covers
     # Above it the base price rises.
     target_utilisation_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 92
+    # Devices are sold in one block only if they are equal in these attributes and capacities.
+    sell_by: Annotated[list[str], msgspec.Meta(max_length=16)] = msgspec.field(
+        default_factory=lambda: list(SELL_BY)
+    )
     # `exact` finds the best outcome of up to 64 bids for up to 64 GPUs; larger, it is greedy.
     clearing: Clearing = Clearing.GREEDY
     # Of the pool's GPUs, how much is kept for orders that cannot wait for a round.

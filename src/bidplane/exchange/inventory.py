@@ -5,6 +5,7 @@ From devices and leases to what a round sells: lots, their domains, and who sits
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
@@ -28,25 +29,34 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True):
 
 def stocks(pools: Iterable[PoolView], devices: Iterable[DeviceView]) -> list[Stock]:
     """Each device in one pool: of two that want its product, the first by name."""
-    claimed: dict[str, str] = {}
-    by_pool: dict[str, dict[str, set[Device]]] = {}
+    claimed: dict[str, PoolView] = {}
     ordered = sorted(pools, key=lambda pool: pool.name)
     for pool in ordered:
-        claimed.setdefault(pool.product, pool.name)
-        by_pool[pool.name] = {}
+        claimed.setdefault(pool.product, pool)
+    by_pool: dict[str, dict[str, dict[Alike, set[Device]]]] = {pool.name: {} for pool in ordered}
     for view in devices:
-        if view.product in claimed:
-            domains = by_pool[claimed[view.product]]
-            domains.setdefault(view.domain, set()).add(view.device)
-    return [
-        Stock(
-            pool=pool,
-            domains={
-                name: tuple(sorted(members)) for name, members in sorted(by_pool[pool.name].items())
-            },
-        )
-        for pool in ordered
-    ]
+        seller = claimed.get(view.product)
+        if seller is not None:
+            alike = tuple(view.traits.get(name, "") for name in seller.sell_by)
+            groups = by_pool[seller.name].setdefault(view.domain, {})
+            groups.setdefault(alike, set()).add(view.device)
+    return [Stock(pool=pool, domains=_cut(by_pool[pool.name])) for pool in ordered]
+
+
+Alike: TypeAlias = tuple[str, ...]  # what devices have in common that are sold together
+
+
+def _cut(domains: Mapping[str, Mapping[Alike, set[Device]]]) -> dict[str, tuple[Device, ...]]:
+    """
+    A link domain whose devices are not all alike is as many domains: three GPUs with
+    sixteen lanes and one with four are three and one, never a block of four.
+    """
+    found = {}
+    for name, groups in sorted(domains.items()):
+        for alike, members in sorted(groups.items()):
+            part = name if len(groups) == 1 else f"{name} ({', '.join(alike)})"
+            found[part] = tuple(sorted(members))
+    return found
 
 
 def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:

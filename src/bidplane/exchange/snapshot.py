@@ -38,6 +38,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     product: str
     floor: int
+    sell_by: tuple[str, ...] = ()
     target_percent: int
     terms: Terms
     exact: bool = False
@@ -65,6 +66,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     device: Device
     product: str
     domain: str  # unique in the fleet
+    traits: dict[str, str] = {}  # its attributes and capacities, as text
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +124,7 @@ def pool_view(pool: Object) -> PoolView | None:
         name=pool["metadata"]["name"],
         product=spec.product,
         floor=floor,
+        sell_by=tuple(spec.sell_by),
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
         exact=spec.clearing is Clearing.EXACT,
@@ -200,7 +203,18 @@ def device_views(slice_: Object) -> Iterable[DeviceView]:
             # A lease is on one node, so a domain is too. Devices that name no link share
             # their node's bus, which is the one link they are known to have.
             domain=f"{node}/{link}" if link else node,
+            traits=_traits(device),
         )
+
+
+def _traits(device: Object) -> dict[str, str]:
+    """By name, each attribute's value and each capacity's, in whatever type it is given."""
+    found = {**(device.get("attributes") or {}), **(device.get("capacity") or {})}
+    return {
+        name: ",".join(str(value[kind]) for kind in sorted(value))
+        for name, value in sorted(found.items())
+        if isinstance(value, dict)
+    }
 
 
 def lease_name(lease: str) -> str:
