@@ -178,6 +178,13 @@ def test_equals_never_swap_places() -> None:
     assert measure(simulate(jobs, (8,), find("exchange-worth"))).preemptions == 0
 
 
+def test_equals_that_waited_for_days_do_not_swap_either() -> None:
+    """Age must not eat the lead of those who run: both were once cut at one limit."""
+    many = [job(f"j{n}", n, 8, 200_000) for n in range(5)]
+    blind = measure(simulate(many, (8,), find("exchange-blind")))
+    assert blind.preemptions < 300  # it shares time by design; it was 3,532
+
+
 def test_a_failing_node_costs_what_was_not_saved() -> None:
     costs = Costs(restart=40, checkpoint_every=300)
     failure = Failure(node=0, at=1000, until=2000)

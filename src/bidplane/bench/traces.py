@@ -68,10 +68,10 @@ def _setting(quick: bool, data: Path | None) -> Setting:
         jobs, nodes = read_trace(path), 40
         how = f"{path.name}: {len(jobs)} jobs on {nodes} × 8 GPUs"
         if quick:
-            jobs, nodes = [job for job in jobs if job.gpus <= 8][:1200], 8
+            jobs, nodes = [job for job in jobs if job.gpus <= 8][:500], 4
             how = f"quick: the first {len(jobs)} jobs of {path.name} on {nodes} × 8 GPUs"
     else:
-        count, nodes = (400, 8) if quick else (1500, 16)
+        count, nodes = (300, 4) if quick else (1500, 16)
         jobs = generate(count, gpus=8 * nodes, load=2.0, seed=SEED)
         how = f"{'quick: ' if quick else ''}{count} jobs drawn from seed {SEED} on {nodes} × 8 GPUs"
     restart = "a preemption costs 40 s, of more than 8 GPUs 60 s"

@@ -86,11 +86,13 @@ class Exchange:
 
     def _contestant(self, id: str, task: Task, now: int) -> Contestant:
         price = max(1, int(self._pricing(task, now) * _SCALE))
-        weight = ONE
-        if task.runs:
-            weight = preemption.incumbent_weight(0, self._costs.restart_of(task.job))
-        weight += weight * task.waiting(now) // _AGE_SECONDS
-        weight = min(weight, preemption.MOST_WEIGHT)
+        stays = preemption.incumbent_weight(0, self._costs.restart_of(task.job))
+        # The most that age may add leaves room for the incumbent's own weight: were both
+        # cut at one limit, old jobs would have no lead when they run, and swap for ever.
+        age = min(
+            ONE + ONE * task.waiting(now) // _AGE_SECONDS, ONE * preemption.MOST_WEIGHT // stays
+        )
+        weight = age * stays // ONE if task.runs else age
         return Contestant(id, _block(task), price, weight, task.job.arrives, 0)
 
 
