@@ -132,3 +132,23 @@ def test_a_pod_has_a_volume_of_its_own(stories):
         assert volume["persistentVolumeClaim"]["claimName"] == "data-db-0"
 
     stories(story)
+
+
+def test_no_more_are_away_at_once_than_it_allows(stories):
+    async def story(site):
+        await rolled_out(site, 4)
+        rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}}
+        change = {"updateStrategy": rolling, "template": template(image="x:2")}
+        await site.patch(STATEFUL_SET, "db", {"spec": change})
+
+        async def two():
+            pods = await site.pods()
+            new = [p for p in pods if p["spec"]["containers"][0]["image"] == "x:2"]
+            return new if new and len(pods) >= 3 else None
+
+        await site.until(two)
+        await site.steady(0.5)
+        old = [p for p in await site.pods() if p["spec"]["containers"][0]["image"] == "x:1"]
+        assert names(old) == ["db-0", "db-1"], "two went, the others wait for them"
+
+    stories(story)

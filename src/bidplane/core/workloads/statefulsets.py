@@ -73,7 +73,9 @@ class _Look:
         self.end = self.start + self.spec.get("replicas", 1)
         strategy = self.spec.get("updateStrategy") or {}
         self.rolls = strategy.get("type", "RollingUpdate") == "RollingUpdate"
-        self.partition = (strategy.get("rollingUpdate") or {}).get("partition", 0)
+        rolling = strategy.get("rollingUpdate") or {}
+        self.partition: int = rolling.get("partition", 0)
+        self.max_away = _count(rolling.get("maxUnavailable", 1), self.spec.get("replicas", 1))
         self.revisions = sorted(revisions, key=lambda r: (r.get("revision", 0), meta(r)["name"]))
         self.update = self._newest()
         known = {meta(r)["name"]: r for r in self.revisions}
@@ -164,17 +166,21 @@ class _Look:
         return left == 0
 
     def _roll(self) -> None:
-        """The last first; each waits for the one before."""
+        """The last first, and never more away at once than `maxUnavailable`."""
         name = meta(self.update)["name"]
+        away = {o for o in range(self.start, self.end) if not self._is_there(o)}
         for ordinal in range(self.end - 1, self.start + self.partition - 1, -1):
             pod = self.pods.get(ordinal)
-            if pod is None:
+            if pod is None or is_going(pod) or labels_of(pod).get(REVISION) == name:
+                continue
+            if len(away - {ordinal}) >= self.max_away:
                 return
-            if labels_of(pod).get(REVISION) != name and not is_going(pod):
-                self._delete(pod)
-                return
-            if not self._is_healthy(pod):
-                return
+            away.add(ordinal)
+            self._delete(pod)
+
+    def _is_there(self, ordinal: int) -> bool:
+        pod = self.pods.get(ordinal)
+        return pod is not None and self._is_healthy(pod)
 
     def _delete(self, pod: Object) -> None:
         self.plan.operations.append(Delete(POD, pod, self.set))
@@ -255,6 +261,13 @@ class _Look:
 def _data(template: Mapping[str, Any]) -> dict[str, Any]:
     """What `kubectl rollout undo` sends back: a strategic patch that replaces the template."""
     return {"spec": {"template": {**copy.deepcopy(dict(template)), "$patch": "replace"}}}
+
+
+def _count(value: int | str, of: int) -> int:
+    """A number, or a share rounded up; at least one."""
+    if isinstance(value, int):
+        return max(1, value)
+    return max(1, -(-int(value.removesuffix("%")) * of // 100))
 
 
 def _ordinal(pod: Object) -> int:

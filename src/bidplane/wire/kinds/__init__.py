@@ -27,9 +27,9 @@ RULES: Mapping[str, Rules] = {
     "deployments.apps": workloads.DEPLOYMENT,
     "replicasets.apps": workloads.REPLICA_SET,
     "daemonsets.apps": workloads.TEMPLATED,
-    "statefulsets.apps": workloads.REPLICA_SET,
+    "statefulsets.apps": workloads.STATEFUL_SET,
     "jobs.batch": workloads.JOB,
-    "cronjobs.batch": _WITH_GENERATION,
+    "cronjobs.batch": workloads.CRON_JOB,
     "customresourcedefinitions.apiextensions.k8s.io": Rules(
         default=crds.default,
         validate=crds.problems,

@@ -62,6 +62,32 @@ def _default_deployment(obj: dict[str, Any]) -> None:
     spec.setdefault("progressDeadlineSeconds", 600)
 
 
+def _default_stateful_set(obj: dict[str, Any]) -> None:
+    _default_replicas(obj)
+    spec = obj["spec"]
+    spec.setdefault("podManagementPolicy", "OrderedReady")
+    strategy = spec.setdefault("updateStrategy", {})
+    if strategy.setdefault("type", "RollingUpdate") == "RollingUpdate":
+        rolling = strategy.setdefault("rollingUpdate", {})
+        rolling.setdefault("partition", 0)
+        rolling.setdefault("maxUnavailable", 1)
+    spec.setdefault("revisionHistoryLimit", 10)
+    retention = spec.setdefault("persistentVolumeClaimRetentionPolicy", {})
+    retention.setdefault("whenDeleted", "Retain")
+    retention.setdefault("whenScaled", "Retain")
+
+
+def _default_cron_job(obj: dict[str, Any]) -> None:
+    spec = obj.setdefault("spec", {})
+    spec.setdefault("concurrencyPolicy", "Allow")
+    spec.setdefault("suspend", False)
+    spec.setdefault("successfulJobsHistoryLimit", 3)
+    spec.setdefault("failedJobsHistoryLimit", 1)
+    template = (spec.get("jobTemplate") or {}).get("spec")
+    if isinstance(template, dict):
+        _default_template(spec["jobTemplate"])
+
+
 def _default_job(obj: dict[str, Any]) -> None:
     spec = obj.setdefault("spec", {})
     if "completions" not in spec and "parallelism" not in spec:
@@ -70,7 +96,9 @@ def _default_job(obj: dict[str, Any]) -> None:
     spec.setdefault("backoffLimit", 6)
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
-    spec.setdefault("podReplacementPolicy", "TerminatingOrFailed")
+    # A policy judges how a pod ended: it must have ended.
+    patient = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    spec.setdefault("podReplacementPolicy", patient)
     spec.setdefault("manualSelector", False)
     _default_template(obj)
 
@@ -115,6 +143,10 @@ TEMPLATED = Rules(
 REPLICA_SET = Rules(
     default=_default_replicas, validate=_selected, change=_same_selector, generation=True
 )
+STATEFUL_SET = Rules(
+    default=_default_stateful_set, validate=_selected, change=_same_selector, generation=True
+)
+CRON_JOB = Rules(default=_default_cron_job, generation=True)
 DEPLOYMENT = Rules(
     default=_default_deployment, validate=_selected, change=_same_selector, generation=True
 )
