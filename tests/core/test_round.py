@@ -129,6 +129,7 @@ def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> No
     asks = {ask.id: ask for ask in given.asks}
     won = {win.ask for win in result.won}
     sold = {device for win in result.won for device in win.devices}
+    where = {x: d.name for lot in given.lots for d in lot.domains for x in d.free}
     running = [
         Incumbent(
             id=f"new-{win.ask}",
@@ -137,12 +138,17 @@ def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> No
             lot=win.lot,
             domain=win.domain,
             devices=win.devices,
-            price=asks[win.ask].price,
+            price=(asks[win.ask], *asks[win.ask].otherwise)[win.option].price,
             weight=1075,  # the least an incumbent can have
             reserve=1,
             compensation=0,
+            gang={
+                domain: tuple(x for x in win.devices if where[x] == domain)
+                for domain in win.domains
+            },
         )
         for win in result.won
+        if not win.share  # a share is not contested: what it is cut from is out of the round
     ]
     lots = tuple(
         msgspec.structs.replace(
