@@ -117,3 +117,14 @@ def test_identity_cannot_be_patched(endpoint: Endpoint) -> None:
 def test_patching_nothing(endpoint: Endpoint) -> None:
     assert endpoint.call("PATCH", f"{MAPS}/nope", {"data": {}}, media=MERGE).code == 404
     assert endpoint.call("PATCH", f"{MAPS}/nope", {}, media="application/json").code == 415
+
+
+def test_what_is_emptied_is_gone(endpoint: Endpoint) -> None:
+    body = config_map("a", x="1")
+    body["metadata"] |= {"annotations": {"n": "1"}, "labels": {}, "finalizers": []}
+    made = endpoint.ok("POST", MAPS, body)
+    assert not made["metadata"].keys() & {"labels", "finalizers"}
+    patch = {"metadata": {"annotations": {"n": None}}, "data": {"x": None}}
+    emptied = endpoint.ok("PATCH", f"{MAPS}/a", patch, media=MERGE)
+    assert "annotations" not in emptied["metadata"]
+    assert "data" not in emptied

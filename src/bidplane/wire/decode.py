@@ -95,6 +95,8 @@ def _object(
                 report.unknown.append(f"{prefix}{name}")
         elif item is None and not child.nullable and (child.builtin or child.default is not None):
             pass  # to Go null is "not set"; to a structural schema, a reason to default
+        elif child.builtin and child.values is not None and item == {}:
+            pass  # nor does Go write a map that is empty (an empty object is another matter)
         elif type(item) is str and child.kind == STRING:
             cleaned[name] = item
         else:

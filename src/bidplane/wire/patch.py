@@ -80,9 +80,10 @@ def _operate(document: Any, operation: dict[str, Any]) -> Any:
 
 
 def _failed(why: str) -> Exception:
-    return status.refuse(
-        422, "Invalid", f"the server rejected our request due to an error in our request: {why}"
-    )
+    words = "the server rejected our request due to an error in our request"
+    refused = status.refuse(422, "Invalid", words)
+    refused.add_note(why)  # upstream keeps the reason from its clients; a log may show it
+    return refused
 
 
 def _pointer(text: str) -> list[str]:

@@ -94,6 +94,13 @@ _KEPT_AS = {
     ("resource.k8s.io", "v1beta2"): "resource.k8s.io/v1",
     ("autoscaling", "v1"): "autoscaling/v2",
 }
+# Said with every answer about them, in the server's own words.
+_DEPRECATED = {
+    ("", "v1", "endpoints"): (
+        "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+    ),
+    ("", "v1", "componentstatuses"): "v1 ComponentStatus is deprecated in v1.19+",
+}
 # Two groups, one store.
 _SHARED = {"events.events.k8s.io": ("events", "v1")}
 
@@ -159,6 +166,7 @@ def _resource(facts: Mapping[str, Any]) -> Resource:
         storage=storage,
         storage_version=storage_version,
         shape=None,
+        deprecation=_DEPRECATED.get((group, version, facts["plural"]), ""),
     )
 
 

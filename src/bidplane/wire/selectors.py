@@ -115,6 +115,8 @@ class _Parser:
     def _exact(self) -> str:
         if self._peek() in ("", ","):
             return ""
+        if self._peek() in ("(", ")", "=", "==", "!=", "!", "<", ">"):
+            raise self._fail(f"found '{self._peek()}', expected: identifier")
         return self._next()
 
     def _set(self) -> list[str]:
@@ -123,7 +125,7 @@ class _Parser:
         values = [""]
         while (token := self._next()) != ")":
             if token == "":
-                raise self._fail("expected: ',' or ')'")
+                raise self._fail("found '', expected: ',' or ')'")
             if token == ",":
                 values.append("")
             else:
@@ -214,12 +216,16 @@ def fields(text: str, resource: str, selectable: Sequence[str] = ()) -> Selector
         if resource == "events" and head in _RENAMED:
             field = f"{_RENAMED[head]}{dot}{tail}"
         if field not in known:
-            raise status.bad_request(
-                f'Unable to find "{resource}" that match label selector "", field selector'
-                f' "{text}": field label not supported: {field}'
-            )
+            raise status.bad_request(_unknown(field, resource))
         tests.append(_field_test(field, operator, wanted))
     return Selector(text, tests)
+
+
+def _unknown(field: str, resource: str) -> str:
+    if resource in _FIELDS:
+        return f"field label not supported: {field}"
+    known = ", ".join(f'"{name}"' for name in sorted(_COMMON))
+    return f'"{field}" is not a known field selector: only {known}'
 
 
 def _split_term(term: str) -> tuple[str, str, str]:

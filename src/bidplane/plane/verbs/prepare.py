@@ -39,7 +39,10 @@ def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
     obj = decode.clean(sent, shape or resources.shape(resource), report)
     _judge(call, report, str((sent.get("metadata") or {}).get("name") or call.name))
     obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
-    obj.setdefault("metadata", {})
+    meta = obj.setdefault("metadata", {})
+    for field in ("finalizers", "ownerReferences"):
+        if field in meta and not meta[field]:
+            del meta[field]
     return call.kept(obj)
 
 

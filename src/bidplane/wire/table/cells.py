@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.wire.table import pods
+from bidplane.wire.table import more, pods
 from bidplane.wire.table.human import UNKNOWN, age
 
 Object = Mapping[str, Any]
@@ -226,4 +226,12 @@ ROWS: Mapping[str, Printer] = {
     "customresourcedefinitions.apiextensions.k8s.io": _crd,
     "resourceclaims.resource.k8s.io": _resource_claim,
     "resourceslices.resource.k8s.io": _resource_slice,
+    "rolebindings.rbac.authorization.k8s.io": more.binding,
+    "clusterrolebindings.rbac.authorization.k8s.io": more.binding,
+    "statefulsets.apps": more.stateful_set,
+    "jobs.batch": more.job,
+    "cronjobs.batch": more.cron_job,
+    "poddisruptionbudgets.policy": more.disruption_budget,
+    "priorityclasses.scheduling.k8s.io": more.priority_class,
+    "resourcequotas": more.quota,
 }
