@@ -92,9 +92,14 @@ class Story:
         await self._delete_agent("chat")
         # Whatever was planned and did not happen would prove nothing.
         await asyncio.sleep(30)
+        # A part killed at its last step may still be down: what is checked next needs it.
+        await world.until(self._all_up, within=LONGEST)
         watching.cancel()
         world.check()
         assert not self.broken, self.broken
+
+    async def _all_up(self) -> bool:
+        return self.world.is_whole
 
     async def _insist(self, client: Client, kind: Any, obj: dict[str, Any]) -> None:
         """As a person does: try again while the server is away."""

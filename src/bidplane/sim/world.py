@@ -77,6 +77,11 @@ class World:
     def kills_to_come(self) -> int:
         return len(self._planned) + len(self._killers)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every part is up, and none is about to be."""
+        return not self._killers and all(part in self._tasks for part in PARTS)
+
     async def start(self, part: Part) -> None:
         """Start a part that is down; returns once it runs."""
         match part:
