@@ -43,7 +43,13 @@ async def _ensure(plane: Plane, kind: Kind, name: str, namespace: str = "") -> N
 
 async def furnish(plane: Plane, namespace: str) -> None:
     """What every namespace has: an account to run as, and the certificate to trust."""
-    await _ensure(plane, SERVICE_ACCOUNT, "default", namespace)
+    # Together, so that they are one commit.
+    await asyncio.gather(
+        _ensure(plane, SERVICE_ACCOUNT, "default", namespace), _publish_ca(plane, namespace)
+    )
+
+
+async def _publish_ca(plane: Plane, namespace: str) -> None:
     call = _call(plane, CONFIG_MAP, ROOT_CA, namespace)
     held = plane.store.latest(call.key)
     if not plane.ca or (held is not None and held.obj.get("data") == {"ca.crt": plane.ca}):
