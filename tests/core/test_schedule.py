@@ -88,7 +88,7 @@ def test_an_hour_the_clock_skips_is_skipped():
 @pytest.mark.parametrize("text", ["", "* * * *", "60 * * * *", "a * * * *", "*/0 * * * *",
                                   "5-1 * * * *", "@every", "@every 0s", "@sometimes"])  # fmt: skip
 def test_what_is_no_schedule_is_refused(text):
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         schedule.parse(text)
 
 
