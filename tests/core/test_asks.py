@@ -163,3 +163,13 @@ def test_any_pod_is_read_or_refused_with_a_sentence(found):
 def test_any_terms_are_taken_or_refused_with_a_sentence(kind, name, spec):
     for problem in asks.problems(kind, {"metadata": {"name": name}, "spec": spec}):
         assert ": " in problem
+
+
+def test_a_gang_is_refused_while_a_lease_is_one_node():
+    good = {"gpus": 8, "maxPrice": "1.00", "blocks": 1}
+    assert asks.problems(kinds.BID, {"metadata": {}, "spec": good}) == []
+    for bad in ({**good, "blocks": 2}, {**good, "spread": True}, {**good, "otherwise": [
+        {"gpus": 8, "maxPrice": "1.00", "blocks": 2}
+    ]}):  # fmt: skip
+        (said,) = asks.problems(kinds.BID, {"metadata": {}, "spec": bad})
+        assert "one Bid for each block" in said

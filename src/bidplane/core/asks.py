@@ -46,7 +46,7 @@ def problems(kind: Kind, obj: Object) -> list[str]:
         case _ if kind == AGENT:
             return list(_agent_problems(obj))
         case _ if kind == BID:
-            return list(_bad_price("spec.maxPrice", obj["spec"].get("maxPrice", "")))
+            return list(_bid_problems(obj["spec"]))
         case _ if kind == POOL:
             return list(_bad_price("spec.floorPrice", obj["spec"].get("floorPrice", "")))
     return []
@@ -61,6 +61,21 @@ def _pod_problems(pod: Object) -> Iterator[str]:
         _gpus(pod["spec"])
     except ValueError as error:
         yield str(error)
+
+
+def _bid_problems(spec: Object) -> Iterator[str]:
+    choices = spec.get("otherwise") or ()
+    for field, choice in [("spec", spec)] + [
+        (f"spec.otherwise[{index}]", choice) for index, choice in enumerate(choices)
+    ]:
+        if "maxPrice" in choice or field == "spec":
+            yield from _bad_price(f"{field}.maxPrice", choice.get("maxPrice", ""))
+        # The market can sell these; a lease that is one node cannot hold them yet.
+        if choice.get("blocks", 1) > 1 or choice.get("spread"):
+            yield (
+                f"{field}: a lease is one node so far, so blocks and spread cannot be used:"
+                " write one Bid for each block"
+            )
 
 
 def _agent_problems(agent: Object) -> Iterator[str]:
