@@ -80,6 +80,36 @@ def test_a_plane_survives_a_restart(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_request_during_a_deletion_does_not_open_the_plane_again(tmp_path: Path) -> None:
+    async def story() -> None:
+        planes = _planes(tmp_path)
+        await planes.create("a")
+        client = planes.client("a")
+        writes = [
+            asyncio.create_task(
+                client.create(CONFIG_MAP, {"metadata": {"name": f"m{n}"}}, "default")
+            )
+            for n in range(50)
+        ]
+        await asyncio.sleep(0)  # they are being committed
+        deleting = asyncio.create_task(planes.delete("a"))
+        refused = 0
+        while not deleting.done():
+            await asyncio.sleep(0)
+            try:
+                await client.list(POD)
+            except NotFound:
+                refused += 1
+        await deleting
+        await asyncio.gather(*writes, return_exceptions=True)
+        assert refused
+        assert planes.names() == []
+        await planes.close()
+
+    asyncio.run(story())
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_deleted_plane_is_gone(tmp_path: Path) -> None:
     async def story() -> None:
         planes = _planes(tmp_path)

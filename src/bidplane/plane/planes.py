@@ -150,13 +150,14 @@ class Planes:
             opened = self._open.pop(name, None)
             self._uids.pop(name, None)
             self._uses.forget(name)
+            # The name is free at once, before anything is waited for: a request that comes
+            # meanwhile must not open it again. A crash from here on leaves nothing half there.
+            gone = self.root / f"{_GONE}{name}-{self._dice.getrandbits(32):08x}"
+            folder.rename(gone)
             if opened is not None:
                 plane, keeper = opened
                 await keeper.stop()
                 await plane.store.close(f"the plane {name} was deleted")
-            # The name is free at once; a crash during the removal leaves nothing half there.
-            gone = self.root / f"{_GONE}{name}-{self._dice.getrandbits(32):08x}"
-            folder.rename(gone)
             shutil.rmtree(gone)
 
     # Sleep, and copies.
