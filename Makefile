@@ -23,10 +23,10 @@ up: setup ## start Bidplane here with a simulated fleet and a few agents already
 	@$(BIN)/bidplane up --example
 
 check: setup lint types layers ## lint, types, layers and the fast tests (about a minute)
-	@$(BIN)/pytest -q -n 2 -m "not slow and not kube"
+	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not kube"
 
 test: setup kubectl lint types layers ## everything that needs no real Kubernetes
-	@$(BIN)/pytest -n 2 -m "not kube"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube"
 
 test-kube: setup kube ## the behaviour tests, on our planes and on real Kubernetes
 	@$(BIN)/pytest -m kube tests
