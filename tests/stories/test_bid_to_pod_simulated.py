@@ -226,7 +226,7 @@ def test_the_story_without_a_kill() -> None:
 kills = st.lists(
     st.tuples(
         st.sampled_from(PARTS),
-        st.integers(min_value=1, max_value=200),
+        st.integers(min_value=1, max_value=250),
         st.sampled_from([0.0, 0.3, 2.0, 20.0, 90.0]),
     ),
     min_size=1,
