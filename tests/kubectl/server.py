@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ import uvicorn
 from bidplane.api import crds
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.serve import Protocol
 from bidplane.testing.certificates import Authority
 
 KUBECONFIG = """\
@@ -35,6 +38,7 @@ async def main(folder: Path) -> None:
         tokens=tokens,
         crds=lambda plane: crds.all_crds(),
         ca=(folder / "ca.crt").read_text(),
+        signer=Signer(folder / "ca.crt", folder / "ca.key"),
     )
     uid = await planes.create("agent")
     who = Identity(plane="agent", uid=uid, user="agent", expires=int(time.time()) + 3600)
@@ -46,6 +50,9 @@ async def main(folder: Path) -> None:
         planes,
         ssl_certfile=str(certificate),
         ssl_keyfile=str(key),
+        ssl_ca_certs=str(folder / "ca.crt"),
+        ssl_cert_reqs=ssl.CERT_OPTIONAL,
+        http=Protocol,
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,

@@ -25,7 +25,9 @@ from bidplane.api.kinds import Kind
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.serve import Protocol
 from bidplane.testing.certificates import Authority
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -182,12 +184,16 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
     certificate, key = Authority(folder).issue_server("plane")
     tokens = Tokens(secrets.token_bytes(32))
     ca = (folder / "ca.crt").read_text()
-    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens, ca=ca)
+    signer = Signer(folder / "ca.crt", folder / "ca.key")
+    planes = Planes(folder / "planes", clock=SystemClock(), tokens=tokens, ca=ca, signer=signer)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         planes,
         ssl_certfile=str(certificate),
         ssl_keyfile=str(key),
+        ssl_ca_certs=str(folder / "ca.crt"),
+        ssl_cert_reqs=ssl.CERT_OPTIONAL,
+        http=Protocol,
         log_level="warning",
         timeout_graceful_shutdown=1,
     )

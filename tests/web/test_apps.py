@@ -5,11 +5,15 @@ import base64
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bidplane.runtime.clientcerts import Signer, identity
 from bidplane.runtime.credentials import Identity, Tokens
 from bidplane.sim.loop import EPOCH, VirtualClock, run
+from bidplane.testing.certificates import Authority
 from bidplane.web.app import WebApp
 from bidplane.web.asgi import Disconnected, TooLarge, read_body
 from bidplane.web.credentials import CredentialsApp
@@ -166,3 +170,30 @@ def test_a_body_has_an_end():
     assert body_of(part(b"x" * 100)) == b"x" * 100
     with pytest.raises(TooLarge):
         body_of(*[part(b"x" * 60, more=True)] * 1000)
+
+
+def test_a_kubeconfig_with_a_certificate(tmp_path):
+    Authority(tmp_path)
+    app = CredentialsApp(
+        TOKENS,
+        plane_uid=UIDS.get,
+        url="https://h:6443",
+        ca=b"PEM",
+        clock=VirtualClock(),
+        signer=Signer(tmp_path / "ca.crt", tmp_path / "ca.key"),
+    )
+    code, body = ask(app, GOOD, query=b"seconds=3600&certificate=true")
+    assert code == 200
+    (user,) = msgspec.yaml.decode(body)["users"]
+    assert set(user["user"]) == {"client-certificate-data", "client-key-data"}
+    pem = base64.b64decode(user["user"]["client-certificate-data"])
+    der = x509.load_pem_x509_certificate(pem).public_bytes(serialization.Encoding.DER)
+    who = identity(der)
+    assert (who.plane, who.uid, who.groups) == ("trainer", UIDS["trainer"], ("system:masters",))
+    assert who.expires == int(EPOCH) + 3600
+
+
+def test_no_certificate_without_a_signer():
+    code, body = ask(CREDENTIALS, GOOD, query=b"certificate=true")
+    assert code == 501
+    assert "ask for a token" in msgspec.json.decode(body)["message"]

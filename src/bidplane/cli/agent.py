@@ -35,6 +35,14 @@ Output = Annotated[
     Path | None, Parameter(help="Where to write the kubeconfig; else NAME.kubeconfig here.")
 ]
 
+Certificate = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="With a client certificate in place of a token. It opens the plane, not the exchange.",
+    ),
+]
+
 
 @app.command
 def create(
@@ -109,7 +117,14 @@ def list_(*, data: Data = None) -> None:
 
 
 @app.command
-def kubeconfig(name: str, *, hours: float = 24, output: Output = None, data: Data = None) -> None:
+def kubeconfig(
+    name: str,
+    *,
+    hours: float = 24,
+    certificate: Certificate = False,
+    output: Output = None,
+    data: Data = None,
+) -> None:
     """
     Write a fresh kubeconfig; the last one goes on working until it ends.
 
@@ -117,7 +132,8 @@ def kubeconfig(name: str, *, hours: float = 24, output: Output = None, data: Dat
         name: The agent.
         hours: How long the credential lasts.
     """
-    console.print(f"{write_kubeconfig(name, output, data, hours)} is good for {hours:g} hours")
+    path = write_kubeconfig(name, output, data, hours, certificate=certificate)
+    console.print(f"{path} is good for {hours:g} hours")
 
 
 @app.command
@@ -167,12 +183,18 @@ async def _create(host: Client, agent: Object) -> Object:
         ) from None
 
 
-def write_kubeconfig(name: str, output: Path | None, data: Path | None, hours: float = 24) -> Path:
+def write_kubeconfig(
+    name: str,
+    output: Path | None,
+    data: Path | None,
+    hours: float = 24,
+    *,
+    certificate: bool = False,
+) -> Path:
     path = output or Path(f"{name}.kubeconfig")
+    params = {"seconds": str(int(hours * 3600)), **({"certificate": "true"} if certificate else {})}
     with http(data) as client:
-        response = client.post(
-            f"/bidplane/v1/agents/{name}/kubeconfig", params={"seconds": str(int(hours * 3600))}
-        )
+        response = client.post(f"/bidplane/v1/agents/{name}/kubeconfig", params=params)
         if response.status_code >= 400:
             raise refusal(response)
     try:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from bidplane.cli.agent import write_kubeconfig
+from bidplane.cli.agent import Certificate, write_kubeconfig
 from bidplane.cli.common import Data, ask, console, http, print_table, refusal
 from bidplane.errors import UserError
 
@@ -50,10 +50,22 @@ def list_(*, data: Data = None) -> None:
 
 @app.command
 def kubeconfig(
-    name: str, /, *, output: Output = None, hours: Hours = 24, data: Data = None
+    name: str,
+    /,
+    *,
+    output: Output = None,
+    hours: Hours = 24,
+    certificate: Certificate = False,
+    data: Data = None,
 ) -> None:
-    """Write a fresh kubeconfig for a plane."""
-    path = write_kubeconfig(name, output, data, hours)
+    """
+    Write a fresh kubeconfig for a plane.
+
+    Examples:
+        bidplane plane kubeconfig scratch --hours 2
+        bidplane plane kubeconfig scratch --certificate
+    """
+    path = write_kubeconfig(name, output, data, hours, certificate=certificate)
     console.print(f"wrote {path}, good for {hours:g} hours")
 
 

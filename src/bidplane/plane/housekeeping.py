@@ -14,6 +14,7 @@ from typing import Any
 
 from bidplane.api.kinds import CRD
 from bidplane.errors import ApiError, NotFound, Unavailable
+from bidplane.plane import signing
 from bidplane.plane.call import Call
 from bidplane.plane.feed import Change, Item, Key
 from bidplane.plane.plane import Plane
@@ -38,7 +39,7 @@ class Housekeeper:
         self._task: asyncio.Task[None] | None = None
         self._swept = 0.0
         for item in plane.store.everything():
-            if _interesting(item.obj["metadata"]):
+            if _interesting(item):
                 self._due[item.key] = None
         plane.store.observers.append(self._observe)
 
@@ -65,7 +66,9 @@ class Housekeeper:
         if change.type != "DELETED":
             if item.key.resource == EVENTS:
                 self._sweep()
-            if _interesting(item.obj["metadata"]) or _furnished(change):
+            if item.key.resource == signing.CSRS:
+                self._forget_requests()
+            if _interesting(item) or _furnished(change):
                 self._due[item.key] = None
         else:
             self._due.update(dict.fromkeys(self._plane.dependents.get(item.uid, ())))
@@ -93,6 +96,11 @@ class Housekeeper:
             self._swept = now
             old = (item.key for item in self._plane.store.items(EVENTS) if self._is_old(item))
             self._due.update(dict.fromkeys(old))
+
+    def _forget_requests(self) -> None:
+        now = self._plane.clock.now()
+        requests = self._plane.store.items(signing.CSRS)
+        self._due.update({one.key: None for one in requests if signing.is_old(one.obj, now)})
 
     def _is_old(self, item: Item) -> bool:
         obj = item.obj
@@ -125,6 +133,11 @@ class Housekeeper:
         meta = item.obj["metadata"]
         if key.resource == EVENTS and self._is_old(item):
             return await self._delete(item)
+        if key.resource == signing.CSRS:
+            if signing.is_old(item.obj, self._plane.clock.now()):
+                return await self._delete(item)
+            if signing.is_due(item.obj) and (signed := signing.signed(self._plane, item.obj)):
+                return await self._write(item, signed)
         if "deletionTimestamp" in meta:
             if key.resource == NAMESPACES:
                 return await self._end_namespace(item)
@@ -266,5 +279,8 @@ def _furnished(change: Change) -> bool:
     return key.resource == NAMESPACES and change.type == "ADDED"
 
 
-def _interesting(meta: dict[str, Any]) -> bool:
-    return "ownerReferences" in meta or "deletionTimestamp" in meta
+def _interesting(item: Item) -> bool:
+    meta = item.obj["metadata"]
+    if "ownerReferences" in meta or "deletionTimestamp" in meta:
+        return True
+    return item.key.resource == signing.CSRS and signing.is_due(item.obj)

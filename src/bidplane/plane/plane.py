@@ -13,6 +13,7 @@ from bidplane.plane.call import Admit
 from bidplane.plane.feed import Change, Key
 from bidplane.plane.registry import CRDS, Registry
 from bidplane.plane.store import Store
+from bidplane.runtime.clientcerts import Signer
 from bidplane.wire.metadata import GENERATED_ALPHABET, GENERATED_LENGTH
 
 
@@ -31,6 +32,7 @@ class Plane:
         self.clock, self.admit = clock, admit
         self.registry = Registry()
         self.ca = ""  # the certificate its clients trust, as text
+        self.signer: Signer | None = None  # of client certificates
         self.uids: dict[str, Key] = {}
         self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
         self._dice = dice

@@ -34,6 +34,7 @@ from bidplane.plane.plane import Plane
 from bidplane.plane.seeds import seed
 from bidplane.plane.store import Store
 from bidplane.plane.uses import Uses
+from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import Tokens
 from bidplane.wire import status
 from bidplane.wire.names import label_problems
@@ -57,6 +58,7 @@ class Planes:
         admit: Admit | None = None,
         pod_logs: PodLogs | None = None,
         ca: str = "",
+        signer: Signer | None = None,
         durable: bool = True,
         inline: bool = False,
         dice: random.Random | None = None,
@@ -64,6 +66,7 @@ class Planes:
         self.clock, self.tokens, self.pod_logs = clock, tokens, pod_logs
         self.root, self._crds, self._admit = root, crds, admit
         self._durable = durable
+        self._signer = signer  # of client certificates; without one, requests for them wait
         self._ca = ca  # the certificate clients trust, shown in every namespace
         self._dice = dice or random.Random(secrets.randbits(256))
         self._executor = (
@@ -129,7 +132,7 @@ class Planes:
             uid = wanted or self._new_uid()
             journal.remember("uid", uid)
         plane = Plane(name, uid, store, clock=self.clock, dice=self._dice, admit=self._admit)
-        plane.ca = self._ca
+        plane.ca, plane.signer = self._ca, self._signer
         keeper = Housekeeper(plane)
         self._open[name] = plane, keeper
         self._uids[name] = uid

@@ -22,6 +22,7 @@ import msgspec
 from bidplane.errors import UserError
 from bidplane.runtime import certificates, credentials
 from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
 
 _COMPONENT_TOKEN_SECONDS = 3600
@@ -96,6 +97,10 @@ class Installation:
 
     def certificates(self, *, hosts: list[str], now: float) -> Certificates:
         return certificates.ensure(self.folder, hosts=hosts, now=now)
+
+    def signer(self) -> Signer:
+        """Signs client certificates; `certificates` has made its key."""
+        return Signer(self.folder / "ca.crt", self.folder / "ca.key")
 
     @property
     def ca_file(self) -> str:

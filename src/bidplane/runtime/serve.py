@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bidplane.errors import UserError
 from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -56,6 +59,17 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
+class Protocol(HttpToolsProtocol):
+    """HTTP that tells the app which certificate the client showed, WebSockets included."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        tls = transport.get_extra_info("ssl_object")
+        shown = tls.getpeercert(binary_form=True) if tls is not None else None
+        if shown:
+            self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
+
+
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -70,7 +84,10 @@ async def serve(app: Any, listener: socket.socket, certificates: Certificates) -
             app,
             ssl_certfile=str(certificates.certificate),
             ssl_keyfile=str(certificates.key),
-            http="httptools",
+            # Asked for, not demanded: a token does as well. A bad one ends the handshake.
+            ssl_ca_certs=str(certificates.ca),
+            ssl_cert_reqs=ssl.CERT_OPTIONAL,
+            http=Protocol,
             lifespan="off",
             access_log=False,
             log_level="warning",

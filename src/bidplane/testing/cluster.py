@@ -281,6 +281,8 @@ class Cluster:
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
             f"--root-ca-file={self.ca_file}",
+            f"--cluster-signing-cert-file={self.ca_file}",
+            f"--cluster-signing-key-file={self.folder / 'ca.key'}",
             f"--service-account-private-key-file={self.folder / 'service-accounts.key'}",
             *self._serving(port),
         ]

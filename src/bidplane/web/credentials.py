@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from bidplane.machinery.clock import Clock
+from bidplane.runtime.clientcerts import Signer, as_data
 from bidplane.runtime.credentials import OWNERS, Identity, InvalidToken, Tokens
 from bidplane.web.asgi import Receive, Scope, Send, answer, answer_status, bearer
 
@@ -21,7 +21,12 @@ _PATH = re.compile(r"/bidplane/v1/agents/([^/]+)/kubeconfig")
 
 
 class CredentialsApp:
-    """`POST /bidplane/v1/agents/NAME/kubeconfig?seconds=86400`, for owners."""
+    """
+    `POST /bidplane/v1/agents/NAME/kubeconfig?seconds=86400`, for owners.
+
+    With `&certificate=true` the credential is a client certificate: it opens the plane's API, and
+    not the exchange, which reads tokens only.
+    """
 
     def __init__(
         self,
@@ -31,8 +36,10 @@ class CredentialsApp:
         url: str,
         ca: bytes,
         clock: Clock,
+        signer: Signer | None = None,
     ) -> None:
         self._tokens = tokens
+        self._signer = signer
         self._plane_uid = plane_uid
         self._url = url
         self._ca = ca
@@ -66,19 +73,30 @@ class CredentialsApp:
                 f"seconds must be a number from 60 to {_LONGEST_SECONDS}, not {asked!r}",
             )
             return
-        body = msgspec.yaml.encode(self.kubeconfig(name, uid, int(asked)))
+        by_certificate = query.get("certificate") == ["true"]
+        if by_certificate and self._signer is None:
+            words = "this installation signs no certificates; ask for a token"
+            await answer_status(send, 501, "NotImplemented", words)
+            return
+        config = self.kubeconfig(name, uid, int(asked), by_certificate=by_certificate)
+        body = msgspec.yaml.encode(config)
         await answer(send, 200, body, "application/yaml")
 
-    def kubeconfig(self, plane: str, uid: str, seconds: int) -> dict[str, Any]:
-        token = self._tokens.issue(
-            Identity(
-                plane=plane,
-                uid=uid,
-                user=plane,
-                groups=(OWNERS,),
-                expires=int(self._clock.now()) + seconds,
-            )
+    def kubeconfig(
+        self, plane: str, uid: str, seconds: int, *, by_certificate: bool = False
+    ) -> dict[str, Any]:
+        now = self._clock.now()
+        identity = Identity(
+            plane=plane, uid=uid, user=plane, groups=(OWNERS,), expires=int(now) + seconds
         )
+        if by_certificate and self._signer is not None:
+            pair = self._signer.pair(identity, now=now)
+            user = {
+                "client-certificate-data": as_data(pair.certificate),
+                "client-key-data": as_data(pair.key),
+            }
+        else:
+            user = {"token": self._tokens.issue(identity)}
         return {
             "apiVersion": "v1",
             "kind": "Config",
@@ -89,9 +107,9 @@ class CredentialsApp:
                     "name": plane,
                     "cluster": {
                         "server": f"{self._url}/planes/{plane}",
-                        "certificate-authority-data": base64.b64encode(self._ca).decode(),
+                        "certificate-authority-data": as_data(self._ca),
                     },
                 }
             ],
-            "users": [{"name": plane, "user": {"token": token}}],
+            "users": [{"name": plane, "user": user}],
         }

@@ -96,6 +96,7 @@ async def run_server(
     logs = NodeLogs(
         lambda: planes.client(HOST_PLANE), token=owner_token, ca_file=installation.ca_file
     )
+    signer = installation.signer()
     planes = Planes(
         installation.planes,
         clock=clock,
@@ -104,6 +105,7 @@ async def run_server(
         admit=admit,
         pod_logs=logs,
         ca=certificates.ca.read_text(),
+        signer=signer,
     )
     proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
     credentials = CredentialsApp(
@@ -112,6 +114,7 @@ async def run_server(
         url=address.url,
         ca=certificates.ca.read_bytes(),
         clock=clock,
+        signer=signer,
     )
     driver = EmbeddedDriver(planes, address.url)
     try:

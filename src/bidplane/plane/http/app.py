@@ -59,7 +59,7 @@ async def _route(planes: Hosting, request: Request, send: Send) -> Answer | None
     head, name, path = _split(request.path)
     if head != "planes" or not name:
         raise status.no_such_path()
-    user = authenticate(planes, name, request.header(b"authorization"))
+    user = authenticate(planes, name, request)
     plane = planes.plane(name)
     request.path = path
     user = impersonated(plane, user, request)

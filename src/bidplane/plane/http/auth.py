@@ -9,6 +9,7 @@ from bidplane.plane.call import User
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import Request
 from bidplane.plane.plane import Plane
+from bidplane.runtime import clientcerts
 from bidplane.runtime.credentials import OWNERS, InvalidToken
 from bidplane.wire import paths, rbac, status
 from bidplane.wire.rbac import Attributes
@@ -16,15 +17,47 @@ from bidplane.wire.rbac import Attributes
 AUTHENTICATED, ANONYMOUS = "system:authenticated", "system:anonymous"
 
 
-def authenticate(planes: Hosting, plane: str, authorization: str) -> User:
-    """
-    The user of a request to `plane`; 401 or 403 for anybody else.
+def authenticate(planes: Hosting, plane: str, request: Request) -> User:
+    """The user of a request to `plane`; 401 or 403 for anybody else."""
+    authorization = request.header(b"authorization")
+    if request.certificate:
+        try:
+            return _by_certificate(planes, plane, request.certificate)
+        except status.Refused:
+            if not authorization:
+                raise
+    return _by_token(planes, plane, authorization)
 
-    A plane's own token has every right in it; that of a service account has what roles give.
-    """
+
+def _by_certificate(planes: Hosting, plane: str, certificate: bytes) -> User:
+    """Of a certificate this installation signed. It opens one plane, the host's too."""
+    try:
+        identity = clientcerts.identity(certificate)
+    except clientcerts.InvalidCertificate as error:
+        raise status.unauthorized(f"Unauthorized: {error}") from None
+    if identity.expires <= planes.clock.now():
+        raise status.unauthorized("Unauthorized: the certificate has expired")
+    if planes.uid(identity.plane) != identity.uid:
+        raise status.unauthorized(
+            f"Unauthorized: the plane {identity.plane!r} this certificate was made for is gone;"
+            " create it again, and ask for a new kubeconfig"
+        )
+    if identity.plane != plane:
+        raise status.refuse(
+            403, "Forbidden", f"this certificate is for the plane {identity.plane!r} only"
+        )
+    told = f"X509SHA256={clientcerts.fingerprint(certificate)}"
+    extra = (("authentication.kubernetes.io/credential-id", (told,)),)
+    return User(identity.user, (*identity.groups, AUTHENTICATED), extra=extra)
+
+
+def _by_token(planes: Hosting, plane: str, authorization: str) -> User:
+    """A plane's own token has every right in it; a service account's has what roles give."""
     scheme, _, token = authorization.partition(" ")
     if scheme.lower() != "bearer" or not token:
-        raise status.unauthorized("Unauthorized: send the plane's token (Authorization: Bearer …)")
+        raise status.unauthorized(
+            "Unauthorized: send the plane's token (Authorization: Bearer …), or its certificate"
+        )
     try:
         identity = planes.tokens.verify(token.strip(), now=planes.clock.now(), accounts=True)
     except InvalidToken as error:

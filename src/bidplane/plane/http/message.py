@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 
 from bidplane.errors import ApiError
+from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
 from bidplane.wire import protobuf, status, yaml
 
 Scope = MutableMapping[str, Any]
@@ -23,6 +24,7 @@ BODY_SECONDS = 60
 JSON = b"application/json"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
 encode = msgspec.json.Encoder().encode
+_NOTHING: dict[str, Any] = {}
 _TRUE = ("1", "true", "True", "TRUE", "t", "T")
 
 
@@ -36,6 +38,8 @@ class Request:
         query = scope["query_string"].decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         self.warnings: list[str] = []
+        # Of the client, if it showed one; the TLS server has checked who signed it.
+        self.certificate: bytes | None = scope.get("state", _NOTHING).get(CLIENT_CERTIFICATE)
         self._body: bytes | None = None
 
     def header(self, name: bytes) -> str:

@@ -271,13 +271,13 @@ async def _subresource(
     planes: Hosting, plane: Plane, call: Call, request: Request, send: Send
 ) -> Answer | None:
     match request.method, call.subresource:
-        case "GET", "status":
+        case "GET", "status" | "approval":
             return forms.one(plane, call, request, get.get(plane, call))
         case "GET", "resize" | "ephemeralcontainers":
             return forms.one(plane, call, request, get.get(plane, call))
-        case "PUT", "status" | "resize" | "ephemeralcontainers":
+        case "PUT", "status" | "approval" | "resize" | "ephemeralcontainers":
             return await _update(plane, call, request)
-        case "PATCH", "status" | "resize" | "ephemeralcontainers":
+        case "PATCH", "status" | "approval" | "resize" | "ephemeralcontainers":
             return await _patch(plane, call, request)
         case "GET", "scale":
             return answer(scale.get(plane, call))

@@ -11,6 +11,7 @@ from typing import Any
 
 from bidplane.kube.client import Object
 from bidplane.plane import rules as cel_rules
+from bidplane.plane import signing
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
@@ -93,6 +94,8 @@ def for_create(
         meta["generation"] = 1
     if resource.has_status and not rules.keeps_status:
         obj.pop("status", None)
+    if resource.storage == signing.CSRS:
+        signing.ask(call, obj)
     rules.default(obj)
     _own_fields(plane, call, obj, None, owners)
     rules.create(obj)
@@ -111,7 +114,9 @@ def for_update(
     """`new` as it may replace `old`: with what only the server sets, and only what may change."""
     resource, rules = call.resource, kinds.rules(call.resource.storage)
     changed_fixed = metadata.carry_over(new, old)
-    if call.subresource == "status":
+    if resource.storage == signing.CSRS:
+        new = signing.only(call, new, old, plane.now())
+    elif call.subresource == "status":
         new = _status_only(call, new, old)
     elif call.subresource in POD_PARTS:
         new = podparts.only(call, new, old)
@@ -241,6 +246,8 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
     found += validate.problems(shown, resources.shape(resource))
     if not found:
         found += rules.validate(new)
+        if resource.storage == signing.CSRS:
+            found += signing.problems(new, old)
         # A path of its own for one part of a pod has its own rules, and has asked them.
         if old is not None and call.subresource not in POD_PARTS:
             found += rules.change(new, old)
@@ -249,6 +256,8 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
         found += _unasked(call)
     if found:
         raise status.invalid(call.about, found)
+    if resource.storage == signing.CSRS:
+        signing.permit(plane, call, new, old)
     plane.access.check_escalation(
         call.user, resource.storage, dict(new), None if old is None else dict(old)
     )

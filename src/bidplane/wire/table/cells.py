@@ -234,4 +234,5 @@ ROWS: Mapping[str, Printer] = {
     "poddisruptionbudgets.policy": more.disruption_budget,
     "priorityclasses.scheduling.k8s.io": more.priority_class,
     "resourcequotas": more.quota,
+    "certificatesigningrequests.certificates.k8s.io": more.certificate_request,
 }

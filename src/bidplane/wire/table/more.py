@@ -129,3 +129,24 @@ def quota(obj: Object, now: float) -> list[Any]:
         )
 
     return [name, listed(False), listed(True), old]
+
+
+def certificate_request(obj: Object, now: float) -> list[Any]:
+    name, old = _head(obj, now)
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    types = {one.get("type") for one in status.get("conditions") or ()}
+    states = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
+    if "Failed" in types:
+        states.append("Failed")
+    if status.get("certificate"):
+        states.append("Issued")
+    asked = spec.get("expirationSeconds")
+    lasting = NONE if asked is None else duration(asked)
+    return [
+        name,
+        old,
+        spec.get("signerName") or NONE,
+        spec.get("username", ""),
+        lasting,
+        ",".join(states),
+    ]
