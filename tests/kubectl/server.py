@@ -15,8 +15,8 @@ from bidplane.api import crds
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.runtime.clientcerts import Signer
+from bidplane.runtime.connection import Connection
 from bidplane.runtime.credentials import Identity, Tokens
-from bidplane.runtime.serve import Protocol
 from bidplane.testing.certificates import Authority
 
 KUBECONFIG = """\
@@ -52,7 +52,7 @@ async def main(folder: Path) -> None:
         ssl_keyfile=str(key),
         ssl_ca_certs=str(folder / "ca.crt"),
         ssl_cert_reqs=ssl.CERT_OPTIONAL,
-        http=Protocol,
+        http=Connection,
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,

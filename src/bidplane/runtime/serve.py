@@ -7,14 +7,14 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, MutableMapping
+from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from bidplane.errors import UserError
 from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
+from bidplane.runtime.connection import Connection
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -59,17 +59,6 @@ async def _until_gone(receive: Receive) -> None:
         pass
 
 
-class Protocol(HttpToolsProtocol):
-    """HTTP that tells the app which certificate the client showed, WebSockets included."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        tls = transport.get_extra_info("ssl_object")
-        shown = tls.getpeercert(binary_form=True) if tls is not None else None
-        if shown:
-            self.app_state = {**self.app_state, CLIENT_CERTIFICATE: shown}
-
-
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -77,17 +66,24 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: Any, listener: socket.socket, certificates: Certificates) -> None:
-    """Serve until cancelled."""
+async def serve(
+    app: Any,
+    listener: socket.socket,
+    certificates: Certificates,
+    *,
+    client_ca: Path | None = None,
+) -> None:
+    """Serve until cancelled. `client_ca` signs for clients, if the servers' own does not."""
     server = _Server(
         uvicorn.Config(
             app,
             ssl_certfile=str(certificates.certificate),
             ssl_keyfile=str(certificates.key),
             # Asked for, not demanded: a token does as well. A bad one ends the handshake.
-            ssl_ca_certs=str(certificates.ca),
+            ssl_ca_certs=str(client_ca or certificates.ca),
             ssl_cert_reqs=ssl.CERT_OPTIONAL,
-            http=Protocol,
+            http=Connection,
+            ws="none",  # switching protocols is the app's: see `connection`
             lifespan="off",
             access_log=False,
             log_level="warning",
