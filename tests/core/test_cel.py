@@ -82,8 +82,12 @@ def test_a_literal_is_not_code() -> None:
     assert cel.compile("self == 'oldSelf.all(x, y)'", ("self",)).words == {"self"}
 
 
+# The library ends a key at NUL, so that two such keys are one; it then fails, closed.
+_KEYS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=3)
+
+
 @given(st.recursive(st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
                     lambda inner: st.lists(inner, max_size=3)
-                    | st.dictionaries(st.text(max_size=3), inner, max_size=3)))  # fmt: skip
+                    | st.dictionaries(_KEYS, inner, max_size=3)))  # fmt: skip
 def test_any_json_is_equal_to_itself(value: Any) -> None:
     assert _eval("self == self", "bool", self=value) is True

@@ -57,6 +57,7 @@ class Cluster:
         scheduler: bool = False,
         durable: bool = False,
         apiserver_flags: Sequence[str] = (),
+        scheduler_flags: Sequence[str] = (),
     ) -> None:
         self.binaries = binaries
         self.token = secrets.token_urlsafe(24)
@@ -65,6 +66,7 @@ class Cluster:
         self._scheduler = scheduler
         self._durable = durable
         self._apiserver_flags = apiserver_flags
+        self._scheduler_flags = scheduler_flags
         self._pids: dict[int, str] = {}
         self._guard: subprocess.Popen[bytes] | None = None
 
@@ -181,6 +183,10 @@ class Cluster:
     ) -> tuple[int, bytes]:
         return self.request("GET", path, accept=accept, token=token)
 
+    def start_scheduler(self) -> None:
+        """Start the scheduler now, of a cluster that was started without one."""
+        self._start_scheduler()
+
     # Parts, in the order they start.
 
     def _start_guard(self) -> None:
@@ -265,7 +271,8 @@ class Cluster:
         }
         config.write_text(json.dumps(fields))
         port = free_port()
-        self._spawn("kube-scheduler", [f"--config={config}", *self._serving(port)])
+        flags = [f"--config={config}", *self._serving(port), *self._scheduler_flags]
+        self._spawn("kube-scheduler", flags)
         self._until("kube-scheduler", lambda: _answers(port, "/healthz", tls=True))
 
     def _start_controllers(self) -> None:

@@ -11,10 +11,8 @@ itself. Both are estimated before an expression runs, so that none is begun that
 from __future__ import annotations
 
 import functools
-import itertools
 import re
-from collections.abc import Mapping, Sequence
-from fractions import Fraction
+from collections.abc import Mapping
 from typing import Any
 
 from cel_expr_python import cel as _cel  # type: ignore[import-untyped]
@@ -25,7 +23,7 @@ from cel_expr_python.ext import (  # type: ignore[import-untyped]
     ext_strings,
 )
 
-from bidplane.wire import quantity as quantities
+from bidplane.core.cel.functions import functions
 
 SOURCE_LIMIT = 16 << 10  # characters
 WORK_LIMIT = 10_000_000  # steps, estimated from above
@@ -115,7 +113,7 @@ def _environment(variables: tuple[str, ...]) -> Any:
             ext_math.ExtMath(),
             ext_bindings.ExtBindings(),
         ],
-        functions=_functions(),
+        functions=functions(),
     )
 
 
@@ -157,140 +155,3 @@ def _first_line(error: Any) -> str:
     said = str(error).split("\n", 1)[0]
     missing = _MISSING.fullmatch(said)
     return f"no such key: {missing[1]}" if missing else said
-
-
-# Kubernetes' own functions. A quantity is a tagged map, since the library has no type for it.
-
-_TAG = "kubernetes.quantity"
-
-
-def _quantity(text: str) -> dict[str, str]:
-    return _as_quantity(quantities.parse(text))
-
-
-def _number(value: Any) -> Fraction:
-    if isinstance(value, Mapping) and value.get("type") == _TAG:
-        return Fraction(int(value["numerator"]), int(value["denominator"]))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return Fraction(value)
-    raise ValueError("not a quantity")
-
-
-def _is_quantity(text: str) -> bool:
-    try:
-        quantities.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _as_quantity(value: Fraction) -> dict[str, str]:
-    return {"type": _TAG, "numerator": str(value.numerator), "denominator": str(value.denominator)}
-
-
-def _compare(one: Any, other: Any) -> int:
-    a, b = _number(one), _number(other)
-    return (a > b) - (a < b)
-
-
-def _is_greater(one: Any, other: Any) -> bool:
-    return _compare(one, other) > 0
-
-
-def _is_less(one: Any, other: Any) -> bool:
-    return _compare(one, other) < 0
-
-
-def _add(one: Any, other: Any) -> dict[str, str]:
-    return _as_quantity(_number(one) + _number(other))
-
-
-def _subtract(one: Any, other: Any) -> dict[str, str]:
-    return _as_quantity(_number(one) - _number(other))
-
-
-def _as_integer(value: Any) -> int:
-    number = _number(value)
-    if number.denominator != 1:
-        raise ValueError("cannot convert value to integer")
-    return number.numerator
-
-
-def _find(text: str, pattern: str) -> str:
-    found = _linear(pattern).search(text)
-    return found.group(0) if found else ""
-
-
-def _find_all(text: str, pattern: str) -> list[str]:
-    return [match.group(0) for match in _linear(pattern).finditer(text)]
-
-
-def _linear(pattern: str) -> re.Pattern[str]:
-    """Python's regular expressions can take for ever where Go's cannot; nested repeats do."""
-    if re.search(r"[*+}]\)?[*+{]|\([^)]*[*+}][^)]*\)[*+{]", pattern):
-        raise ValueError("repetition inside repetition is not supported in find")
-    return re.compile(pattern)
-
-
-def _sorted(items: Sequence[Any]) -> bool:
-    return all(one <= other for one, other in itertools.pairwise(items))
-
-
-def _index(items: Sequence[Any], wanted: Any) -> int:
-    return next((at for at, item in enumerate(items) if item == wanted), -1)
-
-
-def _last_index(items: Sequence[Any], wanted: Any) -> int:
-    return next((at for at in reversed(range(len(items))) if items[at] == wanted), -1)
-
-
-@functools.cache
-def _functions() -> list[Any]:
-    kinds = _cel.Type
-    many, dyn = kinds.List(kinds.DYN), kinds.DYN
-    amount = kinds.Map(kinds.STRING, kinds.STRING)
-
-    def declare(name: str, *overloads: tuple[Any, list[Any], bool, Any]) -> Any:
-        return _cel.FunctionDecl(
-            name,
-            [
-                _cel.Overload(
-                    id=f"bidplane_{name}_{at}",
-                    return_type=returned,
-                    parameters=taken,
-                    is_member=member,
-                    impl=impl,
-                )
-                for at, (returned, taken, member, impl) in enumerate(overloads)
-            ],
-        )
-
-    return [
-        declare("isSorted", (kinds.BOOL, [many], True, _sorted)),
-        declare("sum", (dyn, [many], True, sum)),
-        declare("min", (dyn, [many], True, min)),
-        declare("max", (dyn, [many], True, max)),
-        declare("find", (kinds.STRING, [kinds.STRING, kinds.STRING], True, _find)),
-        declare(
-            "findAll", (kinds.List(kinds.STRING), [kinds.STRING, kinds.STRING], True, _find_all)
-        ),
-        declare("isQuantity", (kinds.BOOL, [kinds.STRING], False, _is_quantity)),
-        declare("quantity", (amount, [kinds.STRING], False, _quantity)),
-        declare("isInteger", (kinds.BOOL, [amount], True, lambda q: _number(q).denominator == 1)),
-        declare("asInteger", (kinds.INT, [amount], True, _as_integer)),
-        declare("asApproximateFloat", (kinds.DOUBLE, [amount], True, lambda q: float(_number(q)))),
-        declare("sign", (kinds.INT, [amount], True, lambda q: _compare(q, 0))),
-        declare("compareTo", (kinds.INT, [amount, amount], True, _compare)),
-        declare("isGreaterThan", (kinds.BOOL, [amount, amount], True, _is_greater)),
-        declare("isLessThan", (kinds.BOOL, [amount, amount], True, _is_less)),
-        declare(
-            "add",
-            (amount, [amount, amount], True, _add),
-            (amount, [amount, kinds.INT], True, _add),
-        ),
-        declare(
-            "sub",
-            (amount, [amount, amount], True, _subtract),
-            (amount, [amount, kinds.INT], True, _subtract),
-        ),
-    ]
