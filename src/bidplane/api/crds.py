@@ -7,6 +7,7 @@ being written down again. Installed in Bidplane's own planes and on a real clust
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import msgspec
@@ -39,14 +40,16 @@ Column = tuple[str, str, str, int]  # name, type, JSON path, priority
 _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
 
 
-def for_agents() -> list[dict[str, Any]]:
+@functools.cache
+def for_agents() -> tuple[dict[str, Any], ...]:
     """What an agent's plane knows of us: the rest does not exist for it."""
-    return [crd for crd in all_crds() if crd["spec"]["names"]["kind"] in ("Bid", "GPULease")]
+    return tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in ("Bid", "GPULease"))
 
 
-def all_crds() -> list[dict[str, Any]]:
-    """Every CRD, in the order to install them: what a host needs."""
-    return [
+@functools.cache
+def all_crds() -> tuple[dict[str, Any], ...]:
+    """Every CRD, in the order to install them: what a host needs. Nobody changes them."""
+    return (
         _crd(
             kinds.AGENT,
             AgentSpec,
@@ -106,7 +109,7 @@ def all_crds() -> list[dict[str, Any]]:
                 _AGE,
             ],
         ),
-    ]
+    )
 
 
 def _crd(

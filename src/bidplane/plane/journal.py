@@ -12,7 +12,7 @@ power loss.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import apsw
@@ -45,8 +45,19 @@ class Row(msgspec.Struct, frozen=True):
 class Journal:
     """The log of one plane. Methods block; one thread uses it at a time."""
 
-    def __init__(self, path: Path, *, durable: bool = True, vfs: str | None = None) -> None:
-        """`vfs` names the file system SQLite is to use: tests have one that loses power."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durable: bool = True,
+        begin_with: Mapping[str, str] | None = None,
+        vfs: str | None = None,
+    ) -> None:
+        """
+        `begin_with` are the facts a new file has from the start.
+
+        `vfs` names the file system SQLite is to use: tests have one that loses power.
+        """
         self.path = path
         self._db = apsw.Connection(str(path), vfs=vfs)
         # A killed process does not checkpoint, and neither do we when closed: reopening
@@ -54,12 +65,18 @@ class Journal:
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         self._db.pragma("locking_mode", "EXCLUSIVE")
         self._db.pragma("journal_mode", "WAL")
-        self._db.pragma("synchronous", "FULL" if durable else "OFF")
+        # Of a new file the first commit after this one syncs both, and is the first that counts.
+        self._db.pragma("synchronous", "NORMAL" if durable else "OFF")
         self._db.pragma("cache_size", -_CACHE_KIB)
-        if self._db.pragma("user_version") == 0:
+        self.is_new = self._db.pragma("user_version") == 0
+        if self.is_new:
             with self._db:
                 self._db.execute(_SCHEMA)
                 self._db.pragma("user_version", SCHEMA_VERSION)
+                for name, value in (begin_with or {}).items():
+                    self._set_fact(name, value)
+        if durable:
+            self._db.pragma("synchronous", "FULL")
 
     @property
     def connection(self) -> apsw.Connection:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.machinery.clock import Clock, rfc3339
@@ -27,6 +28,7 @@ class Plane:
         clock: Clock,
         dice: random.Random,
         admit: Admit | None = None,
+        crds: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.name, self.uid, self.store = name, uid, store
         self.clock, self.admit = clock, admit
@@ -38,7 +40,8 @@ class Plane:
         self._dice = dice
         for item in store.everything():
             self._index(item.key, item.obj, None)
-        store.lay(ground.items())  # after the index: nobody owns them, and they own nobody
+        # After the index: nobody owns them, and they own nobody.
+        store.lay((*ground.roles(), *ground.definitions(crds)))
         self.access = Access(store)
         for item in store.items(CRDS):
             self.registry.install(item.obj)

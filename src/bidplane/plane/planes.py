@@ -12,6 +12,7 @@ opens it again. Who follows planes from inside (controllers) is told of that by 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import secrets
 import shutil
@@ -100,22 +101,30 @@ class Planes:
             raise status.bad_request(f"{name!r} cannot be the name of a plane: {problems[0]}")
         async with self._making.setdefault(name, asyncio.Lock()):
             folder = self.root / name
-            folder.mkdir(exist_ok=True)
             journal: Journal | None = None
             if name not in self._open:
-                journal = Journal(folder / FILE, durable=self._durable)
-            plane, keeper = self._opened(name, journal, uid)
-            fresh = plane.store.journal.fact("ready") is None
+                if not folder.exists():
+                    folder.mkdir()
+                    self._sync_root()
+                facts = {"uid": uid or self._new_uid()}
+                journal = Journal(folder / FILE, durable=self._durable, begin_with=facts)
+            plane, keeper = self._opened(name, journal)
             await seed(plane, self._crds(name))
-            if fresh:
+            if journal is not None and journal.is_new:
                 plane.store.forget_history()
-                plane.store.journal.remember("ready", "yes")
             keeper.start()
             return plane.uid
 
-    def _opened(
-        self, name: str, journal: Journal | None = None, wanted: str | None = None
-    ) -> tuple[Plane, Housekeeper]:
+    def _sync_root(self) -> None:
+        """SQLite syncs what is in a plane's folder; that there is such a folder is ours to sync."""
+        if self._durable:
+            root = os.open(self.root, os.O_RDONLY)
+            try:
+                os.fsync(root)
+            finally:
+                os.close(root)
+
+    def _opened(self, name: str, journal: Journal | None = None) -> tuple[Plane, Housekeeper]:
         if self._closed:
             raise status.unavailable("the server is shutting down")
         found = self._open.get(name)
@@ -126,12 +135,16 @@ class Planes:
             if label_problems(name) or not path.exists():
                 raise status.refuse(404, "NotFound", f"there is no plane {name!r}")
             journal = Journal(path, durable=self._durable)
-        uid = journal.fact("uid")
-        store = Store(journal, self._executor)
-        if uid is None:
-            uid = wanted or self._new_uid()
-            journal.remember("uid", uid)
-        plane = Plane(name, uid, store, clock=self.clock, dice=self._dice, admit=self._admit)
+        uid = journal.fact("uid") or ""
+        plane = Plane(
+            name,
+            uid,
+            Store(journal, self._executor),
+            clock=self.clock,
+            dice=self._dice,
+            admit=self._admit,
+            crds=self._crds(name),
+        )
         plane.ca, plane.signer = self._ca, self._signer
         keeper = Housekeeper(plane)
         self._open[name] = plane, keeper

@@ -1,4 +1,4 @@
-"""What a new plane already has: namespaces, their ServiceAccount, and the given CRDs."""
+"""What a new plane already has as rows of its own: namespaces, and what is in each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.api.kinds import CONFIG_MAP, CRD, NAMESPACE, SERVICE_ACCOUNT, Kind
-from bidplane.errors import AlreadyExists
+from bidplane.plane import ground
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.create import create
@@ -22,12 +22,12 @@ _WHY = "The certificate authority of this API endpoint."
 
 
 async def seed(plane: Plane, crds: Sequence[Mapping[str, Any]]) -> None:
-    """Idempotent: what is there stays, and a CRD that differs is brought up to date."""
+    """Idempotent: what is there stays, and a CRD of ours that differs is brought up to date."""
     # All at once: a write sees the ones staged before it, and they commit together.
     await asyncio.gather(
         *(_ensure(plane, NAMESPACE, name) for name in NAMESPACES),
         *(furnish(plane, space) for space in NAMESPACES),
-        *(_install(plane, crd) for crd in crds),
+        *(_renew(plane, crd) for crd in crds),
     )
 
 
@@ -61,9 +61,10 @@ async def _publish_ca(plane: Plane, namespace: str) -> None:
         await change(plane, call, lambda old: {**old, "data": {"ca.crt": plane.ca}})
 
 
-async def _install(plane: Plane, crd: Mapping[str, Any]) -> None:
-    try:
-        await create(plane, _call(plane, CRD), crd)
-    except AlreadyExists:
-        call = _call(plane, CRD, crd["metadata"]["name"])
-        await change(plane, call, lambda old: {**old, "spec": crd["spec"]})
+async def _renew(plane: Plane, crd: Mapping[str, Any]) -> None:
+    """One that is a row of this plane was written by an older release, or by its user."""
+    call = _call(plane, CRD, crd["metadata"]["name"])
+    held = plane.store.latest(call.key)
+    (ours,) = ground.definitions([crd])
+    if held is not None and held.created and held.obj["spec"] != ours.obj["spec"]:
+        await change(plane, call, lambda old: {**old, "spec": ours.obj["spec"]})

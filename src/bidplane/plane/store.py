@@ -180,7 +180,8 @@ class Store:
         previous = self.latest(key)
         revision = self._head + 1
         obj["metadata"]["resourceVersion"] = str(revision)
-        created = previous.created if previous else revision
+        # What lies under a plane was never created in it.
+        created = (previous.created if previous else 0) or revision
         item = Item(key, obj, _encode(obj), created, revision)
         if len(item.raw) > OBJECT_LIMIT:
             raise status.too_large(OBJECT_LIMIT)
@@ -318,9 +319,8 @@ class Store:
                 )
 
     def forget_history(self) -> None:
-        """Watches can no longer resume from before now (nobody has seen the seeding)."""
-        self._compacted = self._floor = self.revision
-        self.journal.compact(self.revision)
+        """Watches can no longer resume from before now: of a seeding, which nobody has seen."""
+        self._floor = self.revision
         self._feeds.clear()
 
     # Ending.

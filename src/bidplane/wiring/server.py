@@ -37,7 +37,7 @@ def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | Non
     return asks.problems(kind, new)
 
 
-def crds_for(plane: str) -> list[dict[str, Any]]:
+def crds_for(plane: str) -> tuple[dict[str, Any], ...]:
     return all_crds() if plane == HOST_PLANE else for_agents()
 
 
