@@ -12,8 +12,7 @@ them: else it would, on its next look, do again what it has just done.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
@@ -21,6 +20,7 @@ from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError, Gone
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock
+from bidplane.machinery.latch import Latch
 
 Handler = Callable[[EventType, Object], None]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped), name
@@ -39,7 +39,7 @@ class Informer:
         self, client: Client, kind: Kind, *, clock: Clock, labels: str = "", fields: str = ""
     ) -> None:
         self.kind = kind
-        self.synced = asyncio.Event()
+        self.synced = Latch()
         self._client = client
         self._clock = clock
         self._labels = labels
@@ -166,11 +166,7 @@ class Informer:
             if known is not None and _number(known) == _number(obj):
                 return
             event = "ADDED" if known is None else "MODIFIED"
-        for handler in self._handlers:
-            try:
-                handler(event, obj)
-            except Exception as error:  # the cache must stay true for the others
-                log.error("bug in a handler", kind=str(self.kind), exc_info=error)
+        tell_all(self.kind, self._handlers, event, obj)
 
     def _put(self, obj: Object) -> None:
         key = key_of(obj)
@@ -191,6 +187,15 @@ class Informer:
         delay = _RETRY_SECONDS[min(self._failures, len(_RETRY_SECONDS) - 1)]
         self._failures += 1
         await self._clock.sleep(delay)
+
+
+def tell_all(kind: Kind, handlers: Iterable[Callable[..., None]], *told: object) -> None:
+    """A handler that fails must not keep the others from hearing."""
+    for handler in handlers:
+        try:
+            handler(*told)
+        except Exception as error:
+            log.error("bug in a handler", kind=str(kind), exc_info=error)
 
 
 def key_of(obj: Object) -> Key:

@@ -17,7 +17,7 @@ import msgspec
 from bidplane.api.kinds import Kind
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock
-from bidplane.machinery.informer import Handler, Informer
+from bidplane.machinery.informer import Handler, Informer, tell_all
 from bidplane.machinery.noting import NotingClient
 
 PlaneHandler = Callable[[str, EventType, Object], None]
@@ -76,7 +76,7 @@ class PlaneCaches:
         self._clock = clock
         self._planes: dict[str, PlaneCache] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._handlers: list[tuple[Kind, PlaneHandler]] = []
+        self._handlers: dict[Kind, list[PlaneHandler]] = {}
         self._opened: list[Callable[[str], None]] = []
         self._asleep: set[str] = set()
 
@@ -86,7 +86,7 @@ class PlaneCaches:
 
         Must be called before the first plane is opened.
         """
-        self._handlers.append((kind, handler))
+        self._handlers.setdefault(kind, []).append(handler)
 
     def on_open(self, handler: Callable[[str], None]) -> None:
         """Called with a plane's name once its caches are true."""
@@ -120,8 +120,8 @@ class PlaneCaches:
         if name in self._planes:
             return
         plane = PlaneCache(name, self._driver.client(name), self._kinds, self._clock)
-        for kind, handler in self._handlers:
-            plane[kind].on_change(_once_synced(plane, handler))
+        for kind, handlers in self._handlers.items():
+            plane[kind].on_change(_once_synced(plane, kind, handlers))
         self._planes[name] = plane
         self._tasks[name] = asyncio.create_task(self._follow(plane), name=f"plane {name}")
 
@@ -145,14 +145,14 @@ class PlaneCaches:
         async with asyncio.TaskGroup() as group:
             group.create_task(plane.run())
             await plane.wait_synced()
-            for kind, tell in self._handlers:
+            for kind, handlers in self._handlers.items():
                 for obj in plane[kind].items():
-                    tell(plane.name, "ADDED", obj)
+                    tell_all(kind, handlers, plane.name, "ADDED", obj)
             for opened in self._opened:
                 opened(plane.name)
 
 
-def _once_synced(plane: PlaneCache, handler: PlaneHandler) -> Handler:
+def _once_synced(plane: PlaneCache, kind: Kind, handlers: Sequence[PlaneHandler]) -> Handler:
     """
     Tell of changes once all of the plane is known.
 
@@ -162,6 +162,6 @@ def _once_synced(plane: PlaneCache, handler: PlaneHandler) -> Handler:
 
     def changed(event: EventType, obj: Object) -> None:
         if plane.synced:
-            handler(plane.name, event, obj)
+            tell_all(kind, handlers, plane.name, event, obj)
 
     return changed

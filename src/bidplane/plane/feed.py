@@ -13,6 +13,8 @@ import bisect
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from bidplane.wire import status
 
 HISTORY_COUNT = 1024  # changes kept per resource, at least
@@ -34,14 +36,51 @@ class Key(NamedTuple):
         return cls(*text.split("/", 2))
 
 
+class Owner(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class Metadata(msgspec.Struct, frozen=True, rename="camel"):
+    """As much of an object as its plane must know before anyone asks for it."""
+
+    uid: str = ""
+    deletion_timestamp: str | None = None
+    owner_references: tuple[Owner, ...] | None = None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    metadata: Metadata
+
+
+_decode = msgspec.json.decode
+_decode_head = msgspec.json.Decoder(_Head).decode
+
+
 class Item:
-    """One object at one revision. Nobody changes `obj` once an Item holds it."""
+    """
+    One object at one revision. Nobody changes `obj` once an Item holds it.
 
-    __slots__ = ("created", "key", "obj", "raw", "revision")
+    Read from a file it is bytes until somebody asks: a plane with ten thousand objects
+    wakes for a request about one.
+    """
 
-    def __init__(self, key: Key, obj: dict[str, Any], raw: bytes, created: int, revision: int):
-        self.key, self.obj, self.raw = key, obj, raw
+    __slots__ = ("_obj", "created", "key", "raw", "revision")
+
+    def __init__(
+        self, key: Key, obj: dict[str, Any] | None, raw: bytes, created: int, revision: int
+    ):
+        self.key, self._obj, self.raw = key, obj, raw
         self.created, self.revision = created, revision
+
+    @property
+    def obj(self) -> dict[str, Any]:
+        if self._obj is None:
+            self._obj = _decode(self.raw)
+        return self._obj
+
+    @property
+    def metadata(self) -> Metadata:
+        return _decode_head(self.raw).metadata
 
     @property
     def uid(self) -> str:

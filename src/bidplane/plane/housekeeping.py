@@ -38,9 +38,9 @@ class Housekeeper:
         self._due: dict[Key, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
         self._swept = 0.0
-        for item in plane.store.everything():
-            if _interesting(item):
-                self._due[item.key] = None
+        self._due.update(dict.fromkeys(plane.unsettled))
+        requests = plane.store.items(signing.CSRS)
+        self._due.update({one.key: None for one in requests if _interesting(one)})
         plane.store.observers.append(self._observe)
 
     def start(self) -> None:

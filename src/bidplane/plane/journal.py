@@ -30,8 +30,11 @@ CREATE TABLE log (
 CREATE INDEX log_by_key ON log (key, revision);
 CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 """
-# At 1,000 planes the page cache is what a plane costs; reads come from our own memory.
-_CACHE_KIB = 64
+# At 1,000 planes SQLite's own memory is most of what a plane costs: it takes twenty pages at
+# once, whatever it is told to keep. Reads come from our memory, and commits are small.
+_PAGE_BYTES = 2048
+_CACHE_KIB = 32
+_STATEMENTS = 4  # that are kept prepared: what a commit needs
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -59,10 +62,11 @@ class Journal:
         `vfs` names the file system SQLite is to use: tests have one that loses power.
         """
         self.path = path
-        self._db = apsw.Connection(str(path), vfs=vfs)
+        self._db = apsw.Connection(str(path), vfs=vfs, statementcachesize=_STATEMENTS)
         # A killed process does not checkpoint, and neither do we when closed: reopening
         # is the same path either way, and closing is quick.
         self._db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        self._db.pragma("page_size", _PAGE_BYTES)
         self._db.pragma("locking_mode", "EXCLUSIVE")
         self._db.pragma("journal_mode", "WAL")
         # Of a new file the first commit after this one syncs both, and is the first that counts.

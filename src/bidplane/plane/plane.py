@@ -38,8 +38,14 @@ class Plane:
         self.uids: dict[str, Key] = {}
         self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
         self._dice = dice
+        self.unsettled: list[Key] = []  # what may have been left half done
         for item in store.everything():
-            self._index(item.key, item.obj, None)
+            metadata = item.metadata
+            self.uids[metadata.uid] = item.key
+            for owner in metadata.owner_references or ():
+                self.dependents.setdefault(owner.uid, set()).add(item.key)
+            if metadata.owner_references or metadata.deletion_timestamp:
+                self.unsettled.append(item.key)
         # After the index: nobody owns them, and they own nobody.
         store.lay((*ground.roles(), *ground.definitions(crds)))
         self.access = Access(store)

@@ -274,8 +274,11 @@ class Planes:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3: serves `/planes/NAME/…`."""
-        with self._uses.request(scope.get("path", "")):
+        name = self._uses.begin(scope.get("path", ""))
+        try:
             await serve(self, scope, receive, send)
+        finally:
+            self._uses.end(name)
 
     async def close(self) -> None:
         """Finish what is being written, end the watches, close the files."""

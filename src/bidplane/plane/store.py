@@ -27,7 +27,6 @@ OBJECT_LIMIT = 3 << 19  # bytes: 1.5 MiB, what etcd takes
 KEEP = 1024  # revisions that stay resumable in the journal
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.decode
 
 
 class _Staged:
@@ -76,9 +75,7 @@ class Store:
 
     def _load(self) -> None:
         for row in self.journal.rows():
-            item = Item(
-                Key.parse(row.key), _decode(row.value), row.value, row.created, row.revision
-            )
+            item = Item(Key.parse(row.key), None, row.value, row.created, row.revision)
             self._apply(item, row.deleted)
             (self._gone.add if row.deleted else self._gone.discard)(item.key)
         # The newest row may have been a deletion, and compacted away: time does not go back.

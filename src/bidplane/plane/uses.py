@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import unquote
 
 from bidplane.machinery.clock import Clock
@@ -15,22 +12,21 @@ class Uses:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._now: Counter[str] = Counter()  # requests, watches among them, being served
+        self._now: dict[str, int] = {}  # requests, watches among them, being served
         self._last: dict[str, float] = {}
 
-    @contextmanager
-    def request(self, path: str) -> Iterator[None]:
-        """For as long as a request to `/planes/NAME/…` is served."""
+    def begin(self, path: str) -> str:
+        """A request to `/planes/NAME/…` is served from now on; `end` what this returns."""
         parts = path.split("/", 3)
         name = unquote(parts[2]) if len(parts) > 2 and parts[1] == "planes" else ""
-        self._now[name] += 1
-        try:
-            yield
-        finally:
-            self.touch(name)
-            self._now[name] -= 1
-            if not self._now[name]:
-                del self._now[name]
+        self._now[name] = self._now.get(name, 0) + 1
+        return name
+
+    def end(self, name: str) -> None:
+        self.touch(name)
+        self._now[name] -= 1
+        if not self._now[name]:
+            del self._now[name]
 
     def touch(self, name: str) -> None:
         self._last[name] = self._clock.now()

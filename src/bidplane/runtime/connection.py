@@ -45,6 +45,42 @@ def switching(headers: list[tuple[str, str]]) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
+class _Joined:
+    """
+    A transport that sends the head of an answer with its body: one record, one system call.
+
+    A head whose body is not there yet (a watch) goes out by itself, one turn of the loop later.
+    """
+
+    __slots__ = ("_head", "_loop", "_transport")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._head: bytes | None = b""  # held; None once it is sent
+
+    def write(self, data: bytes) -> None:
+        if self._head is None:
+            self._transport.write(data)
+        elif self._head:
+            head, self._head = self._head, None
+            self._transport.write(head + data)
+        else:
+            self._head = data
+            self._loop.call_soon(self._send)
+
+    def _send(self) -> None:
+        if self._head:
+            head, self._head = self._head, None
+            self._transport.write(head)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Connection(HttpToolsProtocol):
     _ahead: bytearray | None = None  # what came after a request to switch
 
@@ -60,6 +96,7 @@ class Connection(HttpToolsProtocol):
         if protocol is not None:
             self.scope["extensions"] = {_KEY: Upgrade(self, protocol.decode("latin-1"))}  # type: ignore[dict-item]
         super().on_headers_complete()
+        self.cycle.transport = _Joined(self.transport, self.loop)  # type: ignore[assignment]
 
     def _should_upgrade(self) -> bool:
         return False  # the app decides, not uvicorn

@@ -89,6 +89,7 @@ async def serve(
             log_level="warning",
             timeout_graceful_shutdown=_GOODBYE_SECONDS,
             timeout_keep_alive=75,
+            proxy_headers=False,  # nobody stands between us and our clients
             server_header=False,
             date_header=False,
         )

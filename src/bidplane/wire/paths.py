@@ -21,7 +21,9 @@ class Target(msgspec.Struct, frozen=True):
 
 def target(path: str) -> Target | None:
     """The resource a path names, or None (discovery, OpenAPI, health)."""
-    parts = [unquote(part) for part in path.strip("/").split("/")]
+    parts = path.strip("/").split("/")
+    if "%" in path:
+        parts = [unquote(part) for part in parts]
     if parts[0] == "api" and len(parts) >= 3:
         group, version, parts = "", parts[1], parts[2:]
     elif parts[0] == "apis" and len(parts) >= 4:

@@ -25,7 +25,7 @@ from bidplane.plane.http.message import (
     refusal,
     send_answer,
 )
-from bidplane.wire import status
+from bidplane.wire import paths, status
 
 _log = logging.getLogger(__name__)
 _HEALTH = ("/healthz", "/livez", "/readyz")
@@ -61,7 +61,7 @@ async def _route(planes: Hosting, request: Request, send: Send) -> Answer | None
         raise status.no_such_path()
     user = authenticate(planes, name, request)
     plane = planes.plane(name)
-    request.path = path
+    request.path, request.target = path, paths.target(path)
     user = impersonated(plane, user, request)
     plane.access.require(user, attributes(request))
     if path in _HEALTH or path.startswith(("/livez/", "/readyz/")):

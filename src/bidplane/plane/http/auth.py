@@ -11,7 +11,7 @@ from bidplane.plane.http.message import Request
 from bidplane.plane.plane import Plane
 from bidplane.runtime import clientcerts
 from bidplane.runtime.credentials import OWNERS, InvalidToken
-from bidplane.wire import paths, rbac, status
+from bidplane.wire import rbac, status
 from bidplane.wire.rbac import Attributes
 
 AUTHENTICATED, ANONYMOUS = "system:authenticated", "system:anonymous"
@@ -146,7 +146,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 def attributes(request: Request) -> Attributes:
     """What a request asks for, in the words of roles."""
-    target = paths.target(request.path)
+    target = request.target
     if target is None:
         verb = "get" if request.method == "HEAD" else request.method.lower()
         return Attributes(verb=verb, path=request.path)

@@ -14,6 +14,7 @@ import msgspec
 from bidplane.errors import ApiError
 from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
 from bidplane.wire import protobuf, status, yaml
+from bidplane.wire.paths import Target
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -32,6 +33,7 @@ class Request:
     def __init__(self, scope: Scope, receive: Receive, path: str) -> None:
         self.method: str = scope["method"]
         self.path = path
+        self.target: Target | None = None  # what the path is about, once it is known whose it is
         self._receive = receive
         self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])

@@ -27,7 +27,7 @@ from bidplane.plane.verbs import (
     watch,
 )
 from bidplane.plane.verbs import list as listing
-from bidplane.wire import managers, paths, status, yaml
+from bidplane.wire import managers, status, yaml
 from bidplane.wire.status import Cause
 
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
@@ -43,7 +43,7 @@ def streams_forever(request: Request) -> bool:
 async def handle(
     planes: Hosting, plane: Plane, user: User, request: Request, send: Send
 ) -> Answer | None:
-    target = paths.target(request.path)
+    target = request.target
     if target is None:
         raise status.no_such_path()
     resource = plane.registry.find(target.group, target.version, target.plural)
