@@ -1,6 +1,7 @@
 """A plane sleeps, wakes, is copied and comes back; nothing of it is lost on the way."""
 
 import asyncio
+import contextlib
 import random
 
 import apsw
@@ -36,9 +37,12 @@ class Site:
     def __init__(self, planes, controllers, life):
         self.planes, self.controllers, self.life = planes, controllers, life
 
+    @contextlib.contextmanager
     def uses(self, name):
         """A request from outside is being served."""
-        return self.planes._uses.request(f"/planes/{name}/api")
+        told = self.planes._uses.begin(f"/planes/{name}/api")
+        yield
+        self.planes._uses.end(told)
 
 
 @pytest.fixture

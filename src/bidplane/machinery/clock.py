@@ -8,6 +8,7 @@ simulator gives one that jumps.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -31,7 +32,12 @@ class SystemClock:
 
 def rfc3339(seconds: float) -> str:
     """A metav1.Time: whole seconds, UTC."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _written(int(seconds))
+
+
+@functools.lru_cache(maxsize=16)  # asked for with every write, and most are of this second
+def _written(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(seconds: float) -> str:

@@ -12,6 +12,7 @@ power loss.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -34,7 +35,15 @@ CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 # once, whatever it is told to keep. Reads come from our memory, and commits are small.
 _PAGE_BYTES = 2048
 _CACHE_KIB = 32
-_STATEMENTS = 4  # that are kept prepared: what a commit needs
+_STATEMENTS = 6  # that are kept prepared: what a commit needs
+# Rows that one statement inserts. Between two statements the event loop takes the interpreter's
+# lock, and may keep it for milliseconds: a batch should need few of them.
+_AT_ONCE = (32, 8, 1)
+
+
+@functools.cache
+def _insert(count: int) -> str:
+    return "INSERT INTO log VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -89,9 +98,15 @@ class Journal:
 
     def append(self, rows: Iterable[Row]) -> None:
         """Commit all of `rows`, or none."""
-        values = [(row.revision, row.key, row.created, row.deleted, row.value) for row in rows]
+        left = list(rows)
         with self._db:
-            self._db.executemany("INSERT INTO log VALUES (?, ?, ?, ?, ?)", values)
+            while left:
+                count = next(size for size in _AT_ONCE if size <= len(left))
+                values: list[int | str | bytes] = []
+                for row in left[:count]:
+                    values += (row.revision, row.key, row.created, row.deleted, row.value)
+                self._db.execute(_insert(count), values)
+                del left[:count]
 
     def rows(self) -> Iterator[Row]:
         """The whole log, oldest first."""

@@ -201,6 +201,8 @@ def _give_up(managers: Iterable[Manager], change: typed.Comparison) -> list[Mana
 
 def _capped(managers: list[Manager]) -> list[Manager]:
     """The oldest updaters become one, past a number."""
+    if len(managers) <= UPDATERS_LIMIT:
+        return managers
     updaters = sorted(
         (one for one in managers if one.operation == UPDATE), key=lambda one: one.time or ""
     )
