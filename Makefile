@@ -54,7 +54,7 @@ format: setup ## format the code
 
 lock: setup ## resolve the dependencies anew (versions at least a week old)
 	@$(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra dev --extra postgres --extra parquet --generate-hashes --no-emit-index-url \
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --extra mcp --extra postgres --extra parquet --generate-hashes --no-emit-index-url \
 	  --no-annotate --no-header --exclude-newer "7 days" --python-version 3.11 --upgrade --quiet -o requirements.lock
 
 clean: ## remove what the targets made

@@ -5,12 +5,25 @@ from __future__ import annotations
 # What people write on their pods.
 MAX_PRICE = "bidplane.dev/max-price"  # credits per GPU-hour
 POOL = "bidplane.dev/pool"
+DEADLINE = "bidplane.dev/deadline"  # RFC 3339: when the work must be done
+URGENCY = "bidplane.dev/urgency"  # low | normal | high
+TERM = "bidplane.dev/term"  # seconds it wants to run undisturbed
+PREEMPTIBLE = "bidplane.dev/preemptible"  # "false": rather not start than be evicted
+CHECKPOINT_COMMAND = "bidplane.dev/checkpoint-command"  # run in the pod on notice
 GPU_RESOURCE = "nvidia.com/gpu"
+
+# A program, not a pod, holds what this bid wins: while the beat changes at least this often.
+HOLD_SECONDS = "bidplane.dev/hold-seconds"
+HOLD_BEAT = "bidplane.dev/hold-beat"
 
 # What a simulated node reads from a pod, in place of running its image.
 SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"
 SIMULATED_EXIT_CODE = "bidplane.dev/simulated-exit-code"
 SIMULATED_SHUTDOWN_SECONDS = "bidplane.dev/simulated-shutdown-seconds"
+
+# What we write on them: why it waits, and by when it must be gone.
+PENDING = "bidplane.dev/pending"
+NOTICE = "bidplane.dev/notice"
 
 # Who an object on the host belongs to, and what it is called in the agent's plane.
 AGENT = "bidplane.dev/agent"

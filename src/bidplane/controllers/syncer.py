@@ -14,12 +14,13 @@ from typing import Any
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
-from bidplane.api.lease import CLAIMED, Phase
+from bidplane.api.lease import Phase
+from bidplane.controllers.claiming import claim
 from bidplane.core import translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
@@ -233,26 +234,13 @@ class SyncerController:
         """Ask the exchange for the devices; once the lease is active, time is charged."""
         if phase_of(lease) != Phase.PENDING:
             return
-        conditions = list(lease["status"].get("conditions") or ())
-        if any(c["type"] == CLAIMED for c in conditions):
-            return
-        metadata = lease["metadata"]
-        claimed = {
-            "type": CLAIMED,
-            "status": "True",
-            "reason": "PodBound",
-            "message": f"claimed for {pod['metadata']['namespace']}/{pod['metadata']['name']}",
-            "lastTransitionTime": rfc3339(self._clock.now()),
-        }
-        await self._host.client.patch(
-            GPU_LEASE,
-            metadata["name"],
-            {
-                "metadata": {"resourceVersion": metadata["resourceVersion"]},
-                "status": {"conditions": [*conditions, claimed]},
-            },
-            metadata["namespace"],
-            subresource="status",
+        metadata = pod["metadata"]
+        await claim(
+            self._host.client,
+            lease,
+            reason="PodBound",
+            message=f"claimed for {metadata['namespace']}/{metadata['name']}",
+            now=self._clock.now(),
         )
 
     def _lease(self, plane: PlaneCache, pod: Object) -> Object | None:

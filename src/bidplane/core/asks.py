@@ -18,6 +18,7 @@ from bidplane.api.agent import name_problem
 from bidplane.api.bid import MOST_GPUS
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
+from bidplane.core import holds
 
 _WHOLE = re.compile(r"[0-9]{1,9}")
 
@@ -46,7 +47,7 @@ def problems(kind: Kind, obj: Object) -> list[str]:
         case _ if kind == AGENT:
             return list(_agent_problems(obj))
         case _ if kind == BID:
-            return list(_bid_problems(obj["spec"]))
+            return [*_bid_problems(obj["spec"]), *_hold_problems(obj)]
         case _ if kind == POOL:
             return list(_bad_price("spec.floorPrice", obj["spec"].get("floorPrice", "")))
     return []
@@ -76,6 +77,12 @@ def _bid_problems(spec: Object) -> Iterator[str]:
                 f"{field}: a lease is one node so far, so blocks and spread cannot be used:"
                 " write one Bid for each block"
             )
+
+
+def _hold_problems(bid: Object) -> Iterator[str]:
+    text = (bid["metadata"].get("annotations") or {}).get(labels.HOLD_SECONDS)
+    if text is not None and (problem := holds.problem(text)):
+        yield problem
 
 
 def _agent_problems(agent: Object) -> Iterator[str]:

@@ -27,11 +27,21 @@ _WATCH_SECONDS = 300
 class HttpClient:
     """A `kube.client.Client` for one endpoint, such as `https://HOST:PORT/planes/host`."""
 
-    def __init__(self, url: str, *, token: str | Callable[[], str], ca_file: str | None) -> None:
-        """`token` may be a function, for credentials that are renewed."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | Callable[[], str],
+        ca_file: str | None = None,
+        ca_data: str | None = None,
+    ) -> None:
+        """
+        `token` may be a function, for credentials that are renewed. Trusted is what the file
+        or the PEM text names; with neither, what the system trusts.
+        """
         self._url = url.rstrip("/")
         self._http = httpx2.AsyncClient(
-            verify=ssl.create_default_context(cafile=ca_file),
+            verify=ssl.create_default_context(cafile=ca_file, cadata=ca_data),
             auth=_Bearer(token),
             headers={"Accept": "application/json"},
             timeout=_REQUEST_SECONDS,
@@ -136,6 +146,21 @@ class HttpClient:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._call("POST", _path(POD, namespace, pod, "binding"), body=binding)
+
+    async def logs(self, namespace: str, pod: str) -> AsyncIterator[bytes]:
+        """What the pod's container prints, as it prints it, until it ends."""
+        timeout = httpx2.Timeout(_REQUEST_SECONDS, read=None)
+        url = self._url + _path(POD, namespace, pod, "log")
+        try:
+            async with self._http.stream(
+                "GET", url, params={"follow": "true"}, headers={"Accept": "*/*"}, timeout=timeout
+            ) as response:
+                if response.status_code >= 400:
+                    raise _refusal(response.status_code, await response.aread())
+                async for chunk in response.aiter_bytes():
+                    yield chunk
+        except httpx2.RequestError as error:
+            raise Unavailable(f"{self._url}: the log broke off: {error}") from error
 
     async def _call(
         self,

@@ -22,6 +22,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.controllers.agent import AgentController
+from bidplane.controllers.holds import HoldsController
 from bidplane.controllers.lease import LeaseController
 from bidplane.controllers.requeue import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
@@ -61,6 +62,8 @@ class Controllers:
             SyncerController(self._host, self._planes, clock=clock).controller,
             # A lease becomes a node in the plane; a notice evicts.
             LeaseController(self._host, self._planes, clock=clock).controller,
+            # What a program holds is claimed while its beat goes on.
+            HoldsController(self._host, self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
             # Deployments, Jobs, … as in any Kubernetes.

@@ -1,0 +1,40 @@
+"""
+Bidplane for Python programs.
+
+    from bidplane import Client
+
+    with Client() as client, client.lease(gpus=4, link="nvlink", max_price=3.0) as lease:
+        subprocess.run(["python", "train.py"], env=os.environ | lease.env)
+
+`AsyncClient` has the same words with `await`. What a lease is, and when it ends, is in
+`leasing`.
+"""
+
+from bidplane.client.aio import AsyncClient
+from bidplane.client.asking import Link, Quote
+from bidplane.client.config import Config
+from bidplane.client.leasing import (
+    Held,
+    LeasedDevice,
+    LeaseLost,
+    LeaseTimeout,
+    Notice,
+    Progress,
+    Refused,
+)
+from bidplane.client.sync import Client
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Config",
+    "Held",
+    "LeaseLost",
+    "LeaseTimeout",
+    "LeasedDevice",
+    "Link",
+    "Notice",
+    "Progress",
+    "Quote",
+    "Refused",
+]

@@ -1,0 +1,102 @@
+"""What is asked for, as a Bid; and what it would cost, from the public prices. Pure."""
+
+from __future__ import annotations
+
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.exchange import PoolPrice, Prices, Wallet
+from bidplane.api.kinds import BID
+from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price
+from bidplane.errors import UserError
+
+Link = Literal["nvlink", "x16", "any"]
+Price = str | float | int | Decimal
+
+
+class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """
+    What a pool would ask now. An estimate from the public prices: the round decides, and a
+    winner never pays more than it offered.
+    """
+
+    pool: str
+    gpus: int
+    price: str  # credits per GPU-hour
+    cost_per_hour: str  # of all of them
+    free: int  # GPUs nobody leases; they may be in several link domains
+    wins_without_displacing: bool
+    wallet_seconds: int  # how long the wallet would pay for it
+
+
+def price_text(price: Price) -> str:
+    """As the API writes it; raises `UserError` for what is no price."""
+    try:
+        text = format(Decimal(str(price)).quantize(Decimal("0.000001")), "f")
+        return format_credits(parse_price(text))
+    except (InvalidOperation, ValueError) as error:
+        raise UserError(f"{price!r} is not a price in credits per GPU-hour: {error}") from None
+
+
+def bid(
+    name: str,
+    *,
+    gpus: int,
+    max_price: Price,
+    link: Link = "nvlink",
+    pool: str = "",
+    share: str = "",
+    selector: str = "",
+    deadline: str = "",
+    hold_seconds: int | None = None,
+) -> dict[str, Any]:
+    if gpus < 1:
+        raise UserError(f"gpus must be 1 or more, not {gpus}")
+    if link not in ("nvlink", "x16", "any"):
+        raise UserError(f'link must be "nvlink", "x16" or "any", not {link!r}')
+    spec: dict[str, Any] = {"gpus": gpus, "maxPrice": price_text(max_price)}
+    # A block is sold inside one link domain, unless the bid says that any GPUs will do.
+    if link == "any" and gpus > 1:
+        spec["spread"] = True
+    more = {"pool": pool, "share": share, "selector": selector, "deadline": deadline}
+    spec |= {field: value for field, value in more.items() if value}
+    metadata: dict[str, Any] = {"name": name}
+    if hold_seconds is not None:
+        metadata["annotations"] = {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
+    return {
+        "apiVersion": BID.api_version,
+        "kind": BID.kind,
+        "metadata": metadata,
+        "spec": spec,
+    }
+
+
+def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list[Quote]:
+    """The cheapest first."""
+    if gpus < 1:
+        raise UserError(f"gpus must be 1 or more, not {gpus}")
+    chosen = [p for p in prices.pools if pool in ("", p.pool) and p.devices >= gpus]
+    if not chosen:
+        there = ", ".join(f"{p.pool} ({p.devices})" for p in prices.pools) or "none"
+        what = f"pool {pool!r} has no {gpus} GPUs" if pool else f"no pool has {gpus} GPUs"
+        raise UserError(f"{what}; the pools are: {there}")
+    available = parse_credits(wallet.available)
+    found = [_quote(p, gpus, available) for p in chosen]
+    return sorted(found, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool))
+
+
+def _quote(pool: PoolPrice, gpus: int, available: int) -> Quote:
+    free = pool.devices - pool.leased
+    price = max(parse_credits(pool.price), parse_credits(pool.base))
+    return Quote(
+        pool=pool.pool,
+        gpus=gpus,
+        price=format_credits(price),
+        cost_per_hour=format_credits(price * gpus),
+        free=free,
+        wins_without_displacing=free >= gpus,
+        wallet_seconds=available * SECONDS_PER_HOUR // max(1, price * gpus),
+    )

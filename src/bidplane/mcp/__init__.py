@@ -1,0 +1,1 @@
+"""The Model Context Protocol: an agent's own affairs as tools for a model."""
