@@ -7,7 +7,20 @@ import sys
 from cyclopts import App
 
 from bidplane import __version__
-from bidplane.cli import agent, bench, demo, ledger, market, plane, process, run, sim, up, wallet
+from bidplane.cli import (
+    agent,
+    bench,
+    demo,
+    ledger,
+    market,
+    mcp,
+    plane,
+    process,
+    run,
+    sim,
+    up,
+    wallet,
+)
 from bidplane.errors import ApiError, UserError
 
 app = App(
@@ -34,6 +47,7 @@ app.command(plane.app)
 app.command(wallet.app)
 app.command(market.app)
 app.command(run.run)
+app.command(mcp.mcp)
 app.command(ledger.app)
 app.command(sim.app)
 app.command(bench.bench)

@@ -1,0 +1,75 @@
+"""`bidplane mcp`: the market as tools for a model."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from bidplane.api.money import parse_credits, parse_price
+from bidplane.errors import UserError
+
+
+def mcp(
+    *,
+    transport: Literal["stdio", "http"] = "stdio",
+    port: int = 8765,
+    max_price: str = "",
+    max_spend_per_call: str = "",
+    max_spend_per_hour: str = "",
+    kubeconfig: Annotated[
+        Path | None, Parameter(help="The agent's; else $BIDPLANE_KUBECONFIG, else $KUBECONFIG.")
+    ] = None,
+) -> None:
+    """
+    Serve the tools prices, quote, wallet, bid, run, why_pending, leases and release.
+
+    Speaks the Model Context Protocol, with the agent's own credential. What is held ends with
+    this process; Jobs go on.
+
+    Args:
+        transport: stdio for a client that starts this command; http at /mcp on 127.0.0.1.
+        port: Of http.
+        max_price: The most a call may offer, credits per GPU-hour.
+        max_spend_per_call: The most one call may cost, credits.
+        max_spend_per_hour: The most that may be paid and promised within an hour, credits.
+
+    Examples:
+        bidplane mcp --kubeconfig mine.kubeconfig --max-spend-per-hour 10
+        bidplane mcp --transport http --port 8765 --max-price 4 --max-spend-per-call 5
+    """
+    if importlib.util.find_spec("mcp") is None:
+        raise UserError("`bidplane mcp` needs the extra: pip install 'bidplane[mcp]'")
+    # The protocol's SDK takes most of a second to load: only for those who use it.
+    from bidplane.client import AsyncClient
+    from bidplane.machinery.clock import SystemClock
+    from bidplane.mcp.limits import Limits
+    from bidplane.mcp.server import server
+
+    limits = Limits(
+        per_call=_amount("--max-spend-per-call", max_spend_per_call),
+        per_hour=_amount("--max-spend-per-hour", max_spend_per_hour),
+        price=_amount("--max-price", max_price, price=True),
+    )
+
+    async def work() -> None:
+        async with AsyncClient(kubeconfig=kubeconfig) as client:
+            made = server(client, limits, clock=SystemClock())
+            if transport == "stdio":
+                await made.run_stdio_async()
+            else:
+                await made.run_streamable_http_async(host="127.0.0.1", port=port)
+
+    asyncio.run(work())
+
+
+def _amount(option: str, text: str, *, price: bool = False) -> int | None:
+    if not text:
+        return None
+    try:
+        return parse_price(text) if price else parse_credits(text)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}") from error

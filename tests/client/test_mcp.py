@@ -1,0 +1,143 @@
+"""`bidplane mcp` with the SDK's own client, over both transports."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from .conftest import Place
+
+pytestmark = pytest.mark.slow
+
+TOOLS = {"prices", "quote", "wallet", "bid", "run", "why_pending", "leases", "release"}
+LIMITS = ("--max-price", "5", "--max-spend-per-call", "3", "--max-spend-per-hour", "4")
+
+
+@contextlib.asynccontextmanager
+async def stdio(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Client]:
+    command, *words = place.command("mcp", "--kubeconfig", str(kubeconfig), *limits)
+    server = StdioServerParameters(command=command, args=words, env=place.environment)
+    async with Client(stdio_client(server)) as client:
+        yield client
+
+
+@contextlib.asynccontextmanager
+async def http(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Client]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(  # noqa: ASYNC220
+        place.command(
+            "mcp", "--transport", "http", "--port", str(port),
+            "--kubeconfig", str(kubeconfig), *limits,
+        ),
+        env=place.environment,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            assert process.poll() is None
+            await asyncio.sleep(0.1)
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            yield client
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer.content
+    found: dict[str, Any] = json.loads(answer.content[0].text)
+    return found
+
+
+async def refused(client: Client, tool: str, **arguments: Any) -> str:
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error, answer.content
+    words: str = answer.content[0].text
+    return words
+
+
+@pytest.mark.parametrize("transport", [stdio, http])
+def test_a_model_buys_runs_and_gives_back(place: Place, transport: Any) -> None:
+    kubeconfig = place.agent()
+
+    async def work() -> None:
+        async with transport(place, kubeconfig, *LIMITS) as client:
+            assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+            (pool,) = (await call(client, "prices"))["pools"]
+            assert pool["pool"] == "h100"
+            (quote,) = (await call(client, "quote", gpus=2))["quotes"]
+            assert quote["gpus"] == 2
+            assert (await call(client, "wallet"))["balance"] == "100.00"
+
+            won = await call(client, "bid", gpus=1, max_price="1.00", minutes=60)
+            assert won["environment"]["CUDA_VISIBLE_DEVICES"].startswith("GPU-box-")
+            (lease,) = (await call(client, "leases"))["leases"]
+            assert (lease["name"], lease["phase"]) == (won["lease"], "Active")
+            assert await call(client, "release", name=won["lease"]) == {"released": won["lease"]}
+            while (await call(client, "leases"))["leases"]:
+                await asyncio.sleep(0.1)
+
+            started = await call(
+                client, "run", command=["train"], gpus=1, max_price="0.01", minutes=10
+            )
+            while True:
+                shown = (await call(client, "why_pending", name=started["job"]))["pods"]
+                if shown and shown[0].get("reason") == "BelowReserve":
+                    break
+                await asyncio.sleep(0.1)
+            await call(client, "release", name=started["job"])
+
+            assert "above the limit of 5.00" in await refused(
+                client, "bid", gpus=1, max_price="6", minutes=1
+            )
+            assert "for one call" in await refused(
+                client, "run", command=["x"], gpus=4, max_price="1", minutes=60
+            )
+            long = await call(client, "run", command=["x"], gpus=2, max_price="1", minutes=60)
+            assert "for an hour" in await refused(
+                client, "run", command=["x"], gpus=3, max_price="1", minutes=60
+            )
+            await call(client, "release", name=long["job"])
+            assert "no pod" in await refused(client, "why_pending", name="nobody")
+            assert "not a price" in await refused(client, "bid", gpus=1, max_price="much")
+
+    asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_what_is_held_ends_with_the_server(place: Place) -> None:
+    import bidplane
+
+    kubeconfig = place.agent()
+
+    async def work() -> None:
+        async with stdio(place, kubeconfig) as client:
+            await call(client, "bid", gpus=1, max_price="1.00")
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+    with bidplane.Client(kubeconfig=kubeconfig) as client:
+        for _ in range(600):
+            if not client.leases():
+                return
+            asyncio.run(asyncio.sleep(0.1))
+    raise AssertionError("still held")
+
+
+def test_bad_limits_are_refused(place: Place) -> None:
+    said = place.bidplane("mcp", "--max-spend-per-hour", "lots", code=2)
+    assert "--max-spend-per-hour: 'lots' is not an amount" in said
