@@ -256,3 +256,32 @@ def test_a_snapshot_under_load_is_one_moment(tmp_path):
         await planes.close()
 
     asyncio.run(main())
+
+
+def test_past_a_number_of_open_planes_the_least_used_sleep_at_once(stories):
+    async def story(site):
+        site.life._open_limit = 4  # the host's plane among them
+        for number in range(3):
+            await site.life.create(f"plane-{number}")
+            await asyncio.sleep(1)
+        with site.uses("plane-0"):
+            for number in range(3, 8):
+                await site.life.create(f"plane-{number}")
+                await asyncio.sleep(1)
+            assert site.planes.is_awake("plane-0"), "somebody is being served"
+            assert site.planes.is_awake("plane-7"), "it was just made"
+            assert not site.planes.is_awake("plane-1")
+            assert site.planes.open_count <= 5
+        assert await names(site.planes.client("plane-1"), POD) == []
+
+    stories(story)
+
+
+def test_asking_for_planes_that_are_not_there_leaves_nothing_behind(stories):
+    async def story(site):
+        for number in range(100):
+            with site.uses(f"nobody-{number}"):
+                pass
+        assert not [name for name in site.planes._uses._last if name.startswith("nobody")]
+
+    stories(story)

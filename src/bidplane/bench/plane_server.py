@@ -24,7 +24,7 @@ import uvloop
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.runtime import certificates
+from bidplane.runtime import certificates, limits
 from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
 from bidplane.runtime.memory import give_back
 from bidplane.runtime.serve import serve
@@ -73,7 +73,7 @@ async def _many(folder: Path, count: int) -> None:
     await prepare_host(planes, None)
     driver = EmbeddedDriver(planes, "https://bench")
     controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
-    life = PlaneLife(planes, controllers, clock=clock)
+    life = PlaneLife(planes, controllers, clock=clock, open_limit=limits.open_files() // 4)
     working = asyncio.create_task(controllers.run())
     await controllers.started.wait()
     await life.create("warm-up")

@@ -200,6 +200,14 @@ class Planes:
         """The open planes nobody has used for so long."""
         return [name for name in self._open if self._uses.unused_for(name) >= seconds]
 
+    def least_used(self) -> list[str]:
+        """The open planes, the one that was longest of no use to anybody first."""
+        return sorted(self._open, key=self._uses.unused_for, reverse=True)
+
+    @property
+    def open_count(self) -> int:
+        return len(self._open)
+
     def size(self, name: str) -> int:
         """Bytes on disk."""
         return sum(path.stat().st_size for path in (self.root / name).glob("*"))

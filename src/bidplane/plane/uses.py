@@ -23,7 +23,8 @@ class Uses:
         return name
 
     def end(self, name: str) -> None:
-        self.touch(name)
+        if name in self._last:  # anybody can ask for a plane that is not there
+            self.touch(name)
         self._now[name] -= 1
         if not self._now[name]:
             del self._now[name]

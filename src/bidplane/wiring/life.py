@@ -7,6 +7,7 @@ that bid. That is what a fork is for: what would happen, at no price.
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,12 +22,20 @@ from bidplane.runtime.memory import give_back
 from bidplane.wiring.controllers import Controllers
 
 SLEEP_AFTER_SECONDS = 300.0
+_IN_USE_SECONDS = 1e-6  # what is being asked something has been unused for no time at all
 
 
 class PlaneLife:
-    def __init__(self, planes: Planes, controllers: Controllers, *, clock: Clock) -> None:
+    """`open_limit`: past so many open planes, those used least recently sleep at once."""
+
+    def __init__(
+        self, planes: Planes, controllers: Controllers, *, clock: Clock, open_limit: int = 4096
+    ) -> None:
         self._planes, self._controllers, self._clock = planes, controllers, clock
+        self._open_limit = open_limit
+        self._thinning: asyncio.Task[None] | None = None
         planes.on_wake.append(controllers.woke)
+        planes.on_wake.append(self._crowded)
 
     def list(self) -> Sequence[Mapping[str, Any]]:
         return [
@@ -41,7 +50,7 @@ class PlaneLife:
 
     async def create(self, name: str) -> None:
         self._free(name)
-        if name in self._planes.names():
+        if self._planes.uid(name) is not None:
             raise ApiError(f"there is a plane {name!r} already", code=409, reason="AlreadyExists")
         await self._planes.create(name)
         self._controllers.follow(name)
@@ -103,6 +112,20 @@ class PlaneLife:
         await self._controllers.sleep(name)
         if not await self._planes.sleep(name, unused_for=unused_for):
             self._controllers.woke(name)
+
+    def _crowded(self, woken: str) -> None:
+        """Files and memory are bounded, planes are not."""
+        if self._planes.open_count > self._open_limit and self._thinning is None:
+            self._thinning = asyncio.get_running_loop().create_task(self._thin_out(woken))
+
+    async def _thin_out(self, woken: str) -> None:
+        try:
+            spare = [name for name in self._planes.least_used() if name not in (HOST_PLANE, woken)]
+            # Some at a time: each has to be worth the asking.
+            tired = spare[: max(1, self._open_limit // 8)]
+            await self.put_to_sleep(tired, unused_for=_IN_USE_SECONDS)
+        finally:
+            self._thinning = None
 
     def _there(self, name: str) -> None:
         if self._planes.uid(name) is None:

@@ -19,6 +19,7 @@ from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.fleet import DRIVER, Fleet, PoolDeclaration
 from bidplane.plane import Planes
+from bidplane.runtime import limits
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.credentials import HOST_PLANE
 from bidplane.runtime.installation import Address, Installation
@@ -123,7 +124,9 @@ async def run_server(
             Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
         )
         controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
-        life = PlaneLife(planes, controllers, clock=clock)
+        # Two files each, and as many again for whoever connects.
+        open_limit = max(16, min(4096, limits.open_files() // 4))
+        life = PlaneLife(planes, controllers, clock=clock, open_limit=open_limit)
         app = WebApp(
             planes=planes,
             exchange=proxy,
