@@ -5,7 +5,9 @@ import asyncio
 import pytest
 
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
-from bidplane.node.logs import LogServer
+from bidplane.node.auth import InstallationGate
+from bidplane.node.server import KubeletServer
+from bidplane.node.simulatedruntime import SimulatedRuntime
 from bidplane.runtime.credentials import Identity
 
 SPACE = "agent-a"
@@ -20,6 +22,7 @@ class Asked:
         bearer = f"Bearer {site.tokens.issue(identity)}".encode() if header is None else header
         self.scope = {
             "type": "http",
+            "method": "GET",
             "path": path,
             "query_string": query.encode("latin-1"),
             "headers": [(b"authorization", bearer)],
@@ -27,7 +30,11 @@ class Asked:
         self.code, self.body, self.over = None, b"", False
         self.leave = asyncio.Event()
         self._asked = False
-        server = LogServer(site.nodes, site.tokens, clock=site.clock)
+        server = KubeletServer(
+            SimulatedRuntime(site.nodes, clock=site.clock),
+            InstallationGate(site.tokens, clock=site.clock),
+            clock=site.clock,
+        )
         self.task = asyncio.create_task(server(self.scope, self.receive, self.send))
 
     async def receive(self):

@@ -109,8 +109,12 @@ class SimulatedNodes:
             ],
         }
 
+    def has(self, pod: Object) -> bool:
+        """Whether a pod is bound to one of these nodes."""
+        return pod["spec"].get("nodeName") in self._names
+
     def _changed(self, event: EventType, pod: Object) -> None:
-        if pod["spec"].get("nodeName") in self._names:
+        if self.has(pod):
             self.controller.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> float | None:

@@ -8,9 +8,11 @@ import socket
 from bidplane.errors import ApiError
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock, SystemClock
+from bidplane.node.auth import InstallationGate
 from bidplane.node.fleet import Fleet
-from bidplane.node.logs import LogServer
+from bidplane.node.server import KubeletServer
 from bidplane.node.simulated import SimulatedNodes
+from bidplane.node.simulatedruntime import SimulatedRuntime
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.installation import Installation
 from bidplane.runtime.serve import serve
@@ -45,7 +47,8 @@ async def run_node(
     address, port = listener.getsockname()[:2]
     client: Client = host_client(installation, user="bidplane-node", clock=clock)
     nodes = SimulatedNodes(client, fleet, clock=clock, address=address, port=port)
-    logs = LogServer(nodes, installation.tokens(), clock=clock)
+    gate = InstallationGate(installation.tokens(), clock=clock)
+    kubelet = KubeletServer(SimulatedRuntime(nodes, clock=clock), gate, clock=clock)
     async with asyncio.TaskGroup() as group:
-        group.create_task(serve(logs, listener, certificates))
+        group.create_task(serve(kubelet, listener, certificates))
         group.create_task(run_nodes(nodes, clock=clock))
