@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -317,25 +317,28 @@ def test_what_is_not_there_says_so(plane: Endpoint, subresource: str) -> None:
 
 
 class _Logs:
-    async def open(
-        self, plane: str, pod: Object, container: str, *, follow: bool, tail: int | None
+    async def logs(
+        self, plane: str, pod: Object, container: str, params: Sequence[tuple[str, str]]
     ) -> AsyncIterator[bytes]:
         async def lines() -> AsyncIterator[bytes]:
-            for line in (f"{plane} {container}\n".encode(), f"{follow} {tail}\n".encode()):
+            for line in (f"{plane} {container}\n".encode(), f"{params}\n".encode()):
                 yield line
 
         return lines()
+
+    async def tunnel(self, *_: object) -> None:
+        raise NotImplementedError
 
 
 def test_logs_come_from_who_runs_the_pod(plane: Endpoint, embedded: Embedded) -> None:
     path = "/api/v1/namespaces/default/pods"
     plane.ok("POST", path, pod("a", nodeName="n1"))
     assert plane.call("GET", f"{path}/a/log").code == 501
-    embedded.planes.pod_logs = _Logs()
+    embedded.planes.pod_streams = _Logs()
     try:
         name = plane.url.rpartition("/")[2]
         said = plane.call("GET", f"{path}/a/log", follow="true", tailLines=5)
-        assert said.body == f"{name} main\nTrue 5\n"
+        assert said.body == f"{name} main\n{[('follow', 'true'), ('tailLines', '5')]}\n"
         assert plane.call("GET", f"{path}/a/log", container="x").code == 400
     finally:
-        embedded.planes.pod_logs = None
+        embedded.planes.pod_streams = None

@@ -11,7 +11,7 @@ from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.runtime import certificates
 from bidplane.runtime.serve import bind, serve, while_connected
 from bidplane.web.exchange_proxy import ExchangeProxy
-from bidplane.web.podlogs import NodeLogs
+from bidplane.web.podstreams import NodeStreams
 
 PATIENCE = 20.0
 PRICES = "/exchange/v1/prices"
@@ -295,9 +295,10 @@ def logs_of(files, *, answer=None, pod=POD, plane="a", change=lambda host: None,
             behind.answer = getattr(behind, answer or "say_ok")
             host = Host(behind.port if up else 1)
             change(host)
-            logs = NodeLogs(lambda: host, token=lambda: "t", ca_file=str(files.ca))
+            logs = NodeStreams(lambda: host, token=lambda: "t", ca_file=str(files.ca))
+            asked = [("follow", "true"), ("tailLines", "5")]
             try:
-                chunks = await logs.open(plane, pod, "ma/in", follow=True, tail=5)
+                chunks = await logs.logs(plane, pod, "ma/in", asked)
                 return [chunk async for chunk in chunks], behind.asked
             finally:
                 await logs.close()
@@ -351,5 +352,5 @@ def test_a_node_that_is_down_or_serves_nothing(files):
     def deaf(host):
         host.node["status"] = {}
 
-    with pytest.raises(Unavailable, match="serves no logs"):
+    with pytest.raises(Unavailable, match="serves neither logs nor exec"):
         logs_of(files, change=deaf)

@@ -27,7 +27,7 @@ from bidplane.plane import snapshots
 from bidplane.plane.call import Admit
 from bidplane.plane.housekeeping import Housekeeper
 from bidplane.plane.http import serve
-from bidplane.plane.http.hosting import PodLogs
+from bidplane.plane.http.hosting import PodStreams
 from bidplane.plane.http.message import Receive, Scope, Send
 from bidplane.plane.journal import Journal
 from bidplane.plane.local import LocalClient
@@ -57,14 +57,14 @@ class Planes:
         tokens: Tokens,
         crds: Callable[[str], Sequence[dict[str, Any]]] = lambda plane: (),
         admit: Admit | None = None,
-        pod_logs: PodLogs | None = None,
+        pod_streams: PodStreams | None = None,
         ca: str = "",
         signer: Signer | None = None,
         durable: bool = True,
         inline: bool = False,
         dice: random.Random | None = None,
     ) -> None:
-        self.clock, self.tokens, self.pod_logs = clock, tokens, pod_logs
+        self.clock, self.tokens, self.pod_streams = clock, tokens, pod_streams
         self.root, self._crds, self._admit = root, crds, admit
         self._durable = durable
         self._signer = signer  # of client certificates; without one, requests for them wait

@@ -28,7 +28,7 @@ from bidplane.web.app import WebApp
 from bidplane.web.credentials import CredentialsApp
 from bidplane.web.exchange_proxy import ExchangeProxy
 from bidplane.web.planes import PlanesApp
-from bidplane.web.podlogs import NodeLogs
+from bidplane.web.podstreams import NodeStreams
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.life import PlaneLife
 
@@ -94,7 +94,7 @@ async def run_server(
     def owner_token() -> str:
         return installation.owner_token(user="bidplane-server", now=clock.now())
 
-    logs = NodeLogs(
+    streams = NodeStreams(
         lambda: planes.client(HOST_PLANE), token=owner_token, ca_file=installation.ca_file
     )
     signer = installation.signer()
@@ -104,7 +104,7 @@ async def run_server(
         tokens=tokens,
         crds=crds_for,
         admit=admit,
-        pod_logs=logs,
+        pod_streams=streams,
         ca=certificates.ca.read_text(),
         signer=signer,
     )
@@ -140,4 +140,4 @@ async def run_server(
     finally:
         await planes.close()
         await proxy.close()
-        await logs.close()
+        await streams.close()

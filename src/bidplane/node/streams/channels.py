@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 
 from bidplane.node.streams.pipes import Inbox, Pipe
 from bidplane.wire.remotecommand import ChannelError, Channels, End
 from bidplane.wire.websocket import Closed, WebSocket
+
+_GOODBYE_SECONDS = 5.0
 
 
 class ChannelOutlet:
@@ -31,6 +34,7 @@ class ChannelConnection:
         self._codec = Channels(protocol)
         self.inboxes = {channel: Inbox() for channel in readable}
         self.gone = asyncio.Event()
+        self._over = False
 
     def outlet(self, channel: int) -> ChannelOutlet:
         return ChannelOutlet(self, channel)
@@ -44,6 +48,7 @@ class ChannelConnection:
             while received := await self._pipe.read():
                 for event in self._socket.receive(received):
                     if isinstance(event, Closed):
+                        self._over = True
                         return
                     await self._deliver(event.data)
                 await self._pipe.write(self._socket.take_answers())
@@ -56,8 +61,14 @@ class ChannelConnection:
                 await inbox.end()
 
     async def close(self) -> None:
+        """Say goodbye, wait for the client's, and hang up."""
         await self._pipe.write(self._socket.close())
-        await self._pipe.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                while not self._over and (received := await self._pipe.read()):
+                    events = self._socket.receive(received)
+                    self._over = any(isinstance(event, Closed) for event in events)
+        self._pipe.hang_up()
 
     async def _deliver(self, message: bytes) -> None:
         found = self._codec.decode(message)

@@ -143,7 +143,7 @@ async def _join(connection: Connection, ends: Ends, session: ExecSession) -> int
         (session.stderr(), ends.stderr),
     )
     inputs = [
-        asyncio.create_task(_type(session, ends.stdin)),
+        asyncio.create_task(_type(session, ends.stdin, connection.gone)),
         asyncio.create_task(_resize(session, ends.resize)),
     ]
     ending = asyncio.create_task(session.wait())
@@ -196,12 +196,14 @@ class _Outputs:
                 return
 
 
-async def _type(session: ExecSession, stdin: Inbox | None) -> None:
+async def _type(session: ExecSession, stdin: Inbox | None, gone: asyncio.Event) -> None:
     if stdin is None:
         return
     while data := await stdin.get():
         await session.write(data)
-    await session.close_stdin()
+    # Who is cut off has not said that it is done: what it was attached to reads on.
+    if not gone.is_set():
+        await session.close_stdin()
 
 
 async def _resize(session: ExecSession, resize: Inbox | None) -> None:

@@ -23,7 +23,10 @@ class Pipe(Protocol):
         """Returns when there is room for more. Nothing happens when the peer is gone."""
 
     async def close(self) -> None:
-        """Say what is to be said at the end, give the peer time to hear it, and hang up."""
+        """Give the peer time to hear what was said last, and hang up."""
+
+    def hang_up(self) -> None:
+        """The peer has heard all, or never will."""
 
 
 class SocketPipe:
@@ -51,6 +54,9 @@ class SocketPipe:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 while await self.read():
                     pass
+        self.hang_up()
+
+    def hang_up(self) -> None:
         self._writer.close()
 
 
@@ -84,7 +90,14 @@ class WebSocketPipe:
 
     async def close(self) -> None:
         await self._pipe.write(self._socket.close())
-        await self._pipe.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GOODBYE_SECONDS):
+                while await self.read():
+                    pass
+        self.hang_up()  # a WebSocket is over when both have said so
+
+    def hang_up(self) -> None:
+        self._pipe.hang_up()
 
 
 class Inbox:

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock
 from bidplane.plane.plane import Plane
+from bidplane.runtime.connection import Upgrade
 from bidplane.runtime.credentials import Tokens
 
 
-class PodLogs(Protocol):
-    async def open(
-        self, plane: str, pod: Object, container: str, *, follow: bool, tail: int | None
+class PodStreams(Protocol):
+    """Whoever knows the nodes of a plane's pods."""
+
+    async def logs(
+        self, plane: str, pod: Object, container: str, params: Sequence[tuple[str, str]]
     ) -> AsyncIterator[bytes]:
         """The container's output; raises `ApiError` when there is none."""
+        ...
+
+    async def tunnel(
+        self,
+        plane: str,
+        pod: Object,
+        what: str,
+        container: str,
+        params: Sequence[tuple[str, str]],
+        upgrade: Upgrade,
+        headers: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        """Join a client to the pod's node; raises `ApiError` when that refuses."""
         ...
 
 
 class Hosting(Protocol):
     clock: Clock
     tokens: Tokens
-    pod_logs: PodLogs | None
+    pod_streams: PodStreams | None
 
     def uid(self, name: str) -> str | None: ...
 

@@ -13,6 +13,7 @@ import msgspec
 
 from bidplane.errors import ApiError
 from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
+from bidplane.runtime.connection import upgrade_of
 from bidplane.wire import protobuf, status, yaml
 from bidplane.wire.paths import Target
 
@@ -35,9 +36,10 @@ class Request:
         self.path = path
         self.target: Target | None = None  # what the path is about, once it is known whose it is
         self._receive = receive
-        self._all_headers: list[tuple[bytes, bytes]] = scope["headers"]
+        self.raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        query = scope["query_string"].decode("latin-1")
+        self.upgrade = upgrade_of(scope)  # to another protocol, if the client asks for one
+        self._query_text = query = scope["query_string"].decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         self.warnings: list[str] = []
         # Of the client, if it showed one; the TLS server has checked who signed it.
@@ -49,13 +51,13 @@ class Request:
 
     def header_values(self, name: bytes) -> list[str]:
         """Of a header that may be sent more than once."""
-        return [value.decode("latin-1") for key, value in self._all_headers if key == name]
+        return [value.decode("latin-1") for key, value in self.raw_headers if key == name]
 
     def headers_after(self, prefix: bytes) -> list[tuple[str, str]]:
         """Every header whose name begins with `prefix`: the rest of its name, and its value."""
         return [
             (unquote(key[len(prefix) :].decode("latin-1")), value.decode("latin-1"))
-            for key, value in self._all_headers
+            for key, value in self.raw_headers
             if key.startswith(prefix)
         ]
 
@@ -66,6 +68,11 @@ class Request:
     @property
     def media_type(self) -> str:
         return self.header(b"content-type").partition(";")[0].strip().lower()
+
+    def values(self, name: str) -> list[str]:
+        """Of a parameter that may be given more than once."""
+        pairs = parse_qsl(self._query_text, keep_blank_values=True)
+        return [value for key, value in pairs if key == name]
 
     def flag(self, name: str) -> bool:
         return self.query.get(name, "") in _TRUE

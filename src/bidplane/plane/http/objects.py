@@ -10,7 +10,7 @@ from bidplane.kube.client import Object
 from bidplane.plane import accounts
 from bidplane.plane.call import Call, User
 from bidplane.plane.feed import Item
-from bidplane.plane.http import forms, reviews, streams
+from bidplane.plane.http import forms, podstreams, reviews, streams
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import Answer, Request, Send, answer, duplicates
 from bidplane.plane.plane import Plane
@@ -34,10 +34,11 @@ _VALIDATIONS = ("Ignore", "Warn", "Strict")
 
 
 def streams_forever(request: Request) -> bool:
-    """Whether the answer may last: a watch, or a pod's log."""
-    return request.method == "GET" and (
-        request.flag("watch") or request.path.rstrip("/").endswith("/log")
-    )
+    """Whether the answer may last: a watch, a pod's log, a connection that is handed on."""
+    last = request.path.rstrip("/").rpartition("/")[2]
+    if last in podstreams.TUNNELS and request.upgrade is not None:
+        return True
+    return request.method == "GET" and (request.flag("watch") or last == "log")
 
 
 async def handle(
@@ -290,7 +291,8 @@ async def _subresource(
             body = await request.decoded(patch.JSON, patch.MERGE, patch.STRATEGIC)
             return answer(await scale.patch(plane, call, body, media))
         case "GET" | "POST", "exec" | "attach" | "portforward":
-            raise _no_node(plane, call)
+            await podstreams.tunnel(planes, plane, call, request)
+            return None
         case "PUT", "finalize":
             return await _finalize(plane, call, request)
         case "POST", "binding":
@@ -311,15 +313,6 @@ async def _subresource(
             raise status.refuse(
                 501, "NotImplemented", f"{request.method} of {what} is not supported by this plane"
             )
-
-
-def _no_node(plane: Plane, call: Call) -> Exception:
-    """What a terminal hears: there is no host yet, or none that lets anybody in."""
-    pod = get.get(plane, call).obj
-    if not (pod.get("spec") or {}).get("nodeName"):
-        return status.bad_request(f"pod {call.name} does not have a host assigned")
-    what = f"pods/{call.subresource}"
-    return status.refuse(501, "NotImplemented", f"no node serves {what} for this plane's pods")
 
 
 async def _plain(call: Call, request: Request) -> dict[str, Any]:

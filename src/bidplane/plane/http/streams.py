@@ -10,7 +10,7 @@ from typing import Any
 
 from bidplane.errors import ApiError
 from bidplane.plane.call import Call
-from bidplane.plane.http import forms
+from bidplane.plane.http import forms, podstreams
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import JSON, Answer, Request, Send, encode
 from bidplane.plane.plane import Plane
@@ -119,44 +119,16 @@ async def log(
 ) -> Answer | None:
     """GET pods/NAME/log: the output of one container, from whoever runs it."""
     pod = get(plane, call).obj
-    container = _container(call, pod, request.query.get("container", ""))
-    if request.flag("previous"):
-        raise status.bad_request(
-            f'previous terminated container "{container}" in pod "{call.name}" not found'
-        )
-    if not pod["spec"].get("nodeName") or planes.pod_logs is None:
-        if planes.pod_logs is not None:
-            return Answer(b"", content_type=b"text/plain")  # not started: nothing was said yet
+    name = podstreams.container(call.name, pod, request.query.get("container", ""))
+    if planes.pod_streams is None:
         raise status.refuse(501, "NotImplemented", "no node serves the logs of this plane's pods")
-    lines = await planes.pod_logs.open(
-        plane.name,
-        pod,
-        container,
-        follow=request.flag("follow"),
-        tail=request.number("tailLines"),
-    )
+    if not pod["spec"].get("nodeName"):
+        return Answer(b"", content_type=b"text/plain")  # not started: nothing was said yet
+    asked = [(key, request.query[key]) for key in podstreams.LOG_PARAMETERS if key in request.query]
+    chunks = await planes.pod_streams.logs(plane.name, pod, name, asked)
     await _start(send, b"text/plain; charset=utf-8")
-    await _until_gone(request, _copy(send, lines))
+    await _until_gone(request, _copy(send, chunks))
     return None
-
-
-def _container(call: Call, pod: dict[str, Any], asked: str) -> str:
-    spec = pod["spec"]
-    found = [
-        container["name"]
-        for field in ("containers", "initContainers", "ephemeralContainers")
-        for container in spec.get(field) or ()
-    ]
-    if asked:
-        if asked not in found:
-            raise status.bad_request(f"container {asked} is not valid for pod {call.name}")
-        return asked
-    if len(found) == 1:
-        return str(found[0])
-    raise status.bad_request(
-        f"a container name must be specified for pod {call.name}, choose one of:"
-        f" [{' '.join(found)}]"
-    )
 
 
 async def _copy(send: Send, lines: AsyncIterator[bytes]) -> None:
