@@ -20,6 +20,8 @@ HOLD_BEAT = "bidplane.dev/hold-beat"
 SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"
 SIMULATED_EXIT_CODE = "bidplane.dev/simulated-exit-code"
 SIMULATED_SHUTDOWN_SECONDS = "bidplane.dev/simulated-shutdown-seconds"
+SIMULATED_UTILISATION = "bidplane.dev/simulated-utilisation-percent"
+SIMULATED_MEMORY = "bidplane.dev/simulated-memory-percent"
 
 # What we write on them: why it waits, and by when it must be gone.
 PENDING = "bidplane.dev/pending"

@@ -146,6 +146,10 @@ def node_object(node: NodeDeclaration) -> dict[str, Any]:
     }
 
 
+def device_uuid(node: str, gpu: int) -> str:
+    return f"GPU-{node}-{gpu}"
+
+
 def slice_name(node: str) -> str:
     return f"{node}-gpus"
 
@@ -157,7 +161,7 @@ def slice_object(node: NodeDeclaration) -> dict[str, Any]:
             "attributes": {
                 labels.PRODUCT_ATTRIBUTE: {"string": node.product},
                 labels.LINK_DOMAIN_ATTRIBUTE: {"string": f"{node.name}/{index}"},
-                "uuid": {"string": f"GPU-{node.name}-{gpu}"},
+                "uuid": {"string": device_uuid(node.name, gpu)},
             },
             "capacity": {"memory": {"value": node.memory}},
         }

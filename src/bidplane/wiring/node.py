@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from functools import partial
 
 from bidplane.errors import ApiError
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock, SystemClock
+from bidplane.node import simulatedmetrics
 from bidplane.node.auth import InstallationGate
 from bidplane.node.fleet import Fleet
 from bidplane.node.server import KubeletServer
@@ -48,7 +50,12 @@ async def run_node(
     client: Client = host_client(installation, user="bidplane-node", clock=clock)
     nodes = SimulatedNodes(client, fleet, clock=clock, address=address, port=port)
     gate = InstallationGate(installation.tokens(), clock=clock)
-    kubelet = KubeletServer(SimulatedRuntime(nodes, clock=clock), gate, clock=clock)
+    kubelet = KubeletServer(
+        SimulatedRuntime(nodes, clock=clock),
+        gate,
+        clock=clock,
+        metrics=partial(simulatedmetrics.page, fleet, nodes, clock=clock),
+    )
     async with asyncio.TaskGroup() as group:
         group.create_task(serve(kubelet, listener, certificates))
         group.create_task(run_nodes(nodes, clock=clock))

@@ -1,0 +1,58 @@
+"""The counters of simulated nodes: what each declared GPU would show under the pods it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bidplane.api import labels
+from bidplane.kube.client import Object
+from bidplane.machinery.clock import Clock
+from bidplane.node.fleet import Fleet, device_uuid
+from bidplane.node.simulated import SimulatedNodes, annotation_seconds, devices_of
+from bidplane.telemetry import dcgm
+from bidplane.telemetry.model import Counters, Holder
+from bidplane.telemetry.simulated import simulated
+from bidplane.wire.quantity import parse as parse_quantity
+
+
+def page(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> bytes:
+    """What a Prometheus scrapes: all nodes of the fleet."""
+    pods = [pod for pod in nodes.pods.items() if nodes.has(pod)]
+    return dcgm.exposition(counters(fleet, pods, now=clock.now()))
+
+
+def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counters]:
+    held = {
+        device: pod
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") == "Running"
+        for device in devices_of(pod)
+    }
+    for node in fleet.nodes:
+        for domain in node.link_domains():
+            for gpu in domain:
+                pod = held.get(f"{node.name}/gpu-{gpu}")
+                yield simulated(
+                    node=node.name,
+                    index=gpu,
+                    uuid=device_uuid(node.name, gpu),
+                    product=node.product,
+                    memory_bytes=int(parse_quantity(node.memory)),
+                    now=now,
+                    holder=_holder(pod),
+                    busy_percent=_percent(pod, labels.SIMULATED_UTILISATION, 85.0),
+                    memory_percent=_percent(pod, labels.SIMULATED_MEMORY, 60.0),
+                )
+
+
+def _holder(pod: Object | None) -> Holder | None:
+    if pod is None:
+        return None
+    metadata = pod["metadata"]
+    container = pod["spec"]["containers"][0]["name"]
+    return Holder(namespace=metadata["namespace"], pod=metadata["name"], container=container)
+
+
+def _percent(pod: Object | None, name: str, otherwise: float) -> float:
+    given = annotation_seconds(pod, name) if pod is not None else None
+    return otherwise if given is None else min(given, 100.0)

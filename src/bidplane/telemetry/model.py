@@ -1,0 +1,66 @@
+"""
+One device's counters, wherever they were read.
+
+What a source does not tell is None, never zero: an idle GPU and one nobody asked are not
+the same.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process holds of a device's memory."""
+
+    pid: int
+    bytes: int | None = None  # unknown where the driver hides other users' processes
+
+
+class Holder(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod a device works for, as the source names it."""
+
+    namespace: str
+    pod: str
+    container: str = ""
+
+
+class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    index: int  # the device's number on its node
+    uuid: str
+    product: str = ""
+    utilisation_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_free_bytes: int | None = None
+    power_watts: float | None = None
+    temperature_celsius: float | None = None
+    pcie_tx_bytes_per_second: float | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    pcie_link_width: int | None = None
+    pcie_link_width_max: int | None = None
+    pcie_link_generation: int | None = None
+    xid: int | None = None  # the last error the driver reported; 0 is none
+    holder: Holder | None = None
+    processes: tuple[ProcessMemory, ...] = ()
+
+    @property
+    def memory_total_bytes(self) -> int | None:
+        if self.memory_used_bytes is None or self.memory_free_bytes is None:
+            return None
+        return self.memory_used_bytes + self.memory_free_bytes
+
+    @property
+    def link_is_degraded(self) -> bool:
+        """Trained below what the card and the slot could do."""
+        width, most = self.pcie_link_width, self.pcie_link_width_max
+        return width is not None and most is not None and width < most
+
+
+class Reader(Protocol):
+    """A source of counters."""
+
+    async def read(self) -> list[Counters]:
+        """All devices, by node and index; raises `errors.UserError` naming what is wrong."""

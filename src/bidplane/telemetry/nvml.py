@@ -1,0 +1,110 @@
+"""
+Counters of this machine's GPUs, from NVIDIA's driver (NVML).
+
+A field the driver or the card does not support is None. Read in a thread: a GPU that has
+fallen off its bus can hold a call for seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import pynvml  # type: ignore[import-untyped]
+
+from bidplane.errors import UserError
+from bidplane.telemetry.model import Counters, ProcessMemory
+
+T = TypeVar("T")
+_KIB = 1024
+
+
+class Nvml(Protocol):
+    """The part of NVML that is used: `pynvml`, or a recording of it."""
+
+    NVMLError: type[Exception]
+    NVML_TEMPERATURE_GPU: int
+    NVML_PCIE_UTIL_TX_BYTES: int
+    NVML_PCIE_UTIL_RX_BYTES: int
+
+    def nvmlInit(self) -> Any: ...  # noqa: N802
+    def nvmlShutdown(self) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetName(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetPcieThroughput(self, handle: Any, counter: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: N802
+
+
+class NvmlReader:
+    """`node` names this machine. XIDs are events in NVML, not counters: they stay None here."""
+
+    def __init__(self, node: str, *, nvml: Nvml | None = None) -> None:
+        self._node = node
+        self._nvml: Nvml = nvml if nvml is not None else pynvml
+
+    async def read(self) -> list[Counters]:
+        return await asyncio.to_thread(self.read_now)
+
+    def read_now(self) -> list[Counters]:
+        nvml = self._nvml
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            raise UserError(f"this machine's GPUs cannot be read: {error}") from error
+        try:
+            return [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError as error:
+            raise UserError(f"this machine's GPUs cannot be read: {error}") from error
+        finally:
+            nvml.nvmlShutdown()
+
+    def _device(self, index: int) -> Counters:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
+        power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
+        sent = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES)
+        got = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        return Counters(
+            node=self._node,
+            index=index,
+            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            product=_text(self._try(nvml.nvmlDeviceGetName, handle) or ""),
+            utilisation_percent=float(rates.gpu) if rates is not None else None,
+            memory_used_bytes=int(memory.used) if memory is not None else None,
+            memory_free_bytes=int(memory.free) if memory is not None else None,
+            power_watts=power / 1000 if power is not None else None,
+            temperature_celsius=self._try(
+                nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
+            ),
+            pcie_tx_bytes_per_second=float(sent * _KIB) if sent is not None else None,
+            pcie_rx_bytes_per_second=float(got * _KIB) if got is not None else None,
+            pcie_link_width=self._try(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+            pcie_link_width_max=self._try(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
+            pcie_link_generation=self._try(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
+            processes=tuple(
+                ProcessMemory(pid=process.pid, bytes=process.usedGpuMemory)
+                for process in self._try(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+            ),
+        )
+
+    def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return ask(*arguments)
+        except self._nvml.NVMLError:
+            return None  # not supported by this card, or lost
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,44 @@
+"""A real Prometheus: the one on PATH, else Debian's package unpacked into the user's cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prometheus_binary() -> Path:
+    on_path = shutil.which("prometheus")
+    if on_path:
+        return Path(on_path)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bidplane"
+    found = cache / "prometheus" / "usr" / "bin" / "prometheus"
+    if not found.exists() and (problem := _unpack(cache)):
+        pytest.skip(f"no prometheus: {problem}")
+    return found
+
+
+def _unpack(cache: Path) -> str:
+    """Why it cannot be had; nothing when it is there."""
+    for tool in ("apt-get", "dpkg"):
+        if not shutil.which(tool):
+            return f"it is not on PATH, and without {tool} Debian's package cannot be had"
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        done = subprocess.run(
+            ["apt-get", "download", "prometheus"], cwd=folder, capture_output=True, text=True
+        )
+        packages = list(Path(folder).glob("prometheus_*.deb"))
+        if done.returncode or not packages:
+            said = done.stderr.strip().splitlines()
+            return f"apt-get download failed: {said[-1] if said else done.returncode}"
+        fresh = Path(folder) / "unpacked"
+        subprocess.run(["dpkg", "-x", str(packages[0]), str(fresh)], check=True)
+        if not (cache / "prometheus").exists():  # another test may have been quicker
+            fresh.rename(cache / "prometheus")
+    return ""
