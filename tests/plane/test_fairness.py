@@ -14,6 +14,7 @@ from bidplane.errors import ApiError
 from bidplane.plane import fairness
 from bidplane.plane.fairness import Fairness
 from bidplane.plane.http import streams
+from bidplane.sim.loop import run
 
 
 def _run(story: Coroutine[Any, Any, None]) -> None:
@@ -147,7 +148,28 @@ def test_a_reader_that_takes_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) 
         async def never(message: Any) -> None:
             await asyncio.Event().wait()
 
-        with pytest.raises(TimeoutError):
-            await streams._bounded(never)({"type": "http.response.body"})
+        async def stalled() -> None:
+            await streams._Bounded(never)({"type": "http.response.body"})
+
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(stalled())
 
     _run(story())
+
+
+def test_a_reader_that_takes_its_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "STALL_SECONDS", 60.0)
+
+    async def story() -> None:
+        async def slow(message: Any) -> None:
+            await asyncio.sleep(50)
+
+        async def told() -> None:
+            send = streams._Bounded(slow)
+            for _ in range(5):
+                await send({"type": "http.response.body"})
+            await asyncio.sleep(300)  # nothing to say is not a stall
+
+        await asyncio.create_task(told())
+
+    run(story())

@@ -96,12 +96,13 @@ ChangeType = Literal["ADDED", "MODIFIED", "DELETED"]
 class Change:
     """One revision of one object: what it is now, and what it was."""
 
-    __slots__ = ("frames", "item", "previous", "type")
+    __slots__ = ("frames", "item", "previous", "seen", "type")
 
     def __init__(self, type: ChangeType, item: Item, previous: Item | None):
         self.type, self.item, self.previous = type, item, previous
         # Encoded once for all watchers that ask for the same form.
         self.frames: dict[Any, bytes] = {}
+        self.seen: Any = None  # as a watcher without a selector sees it
 
     @property
     def revision(self) -> int:

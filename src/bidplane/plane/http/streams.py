@@ -29,21 +29,51 @@ async def watch(plane: Plane, call: Call, request: Request, send: Send, started:
     frames = _Frames(plane, call, request)
     limit = request.number("timeoutSeconds") or _WATCH_SECONDS * (1 + random.random())
     await _start(send, JSON)
-    with contextlib.suppress(TimeoutError):
-        await _until_gone(request, _watch(_bounded(send), started, frames, limit))
+    await _until_gone(request, _watch(send, started, frames, limit))
 
 
-def _bounded(send: Send) -> Send:
-    """As `send`, for a reader that takes what it is sent: one that stalls is let go."""
+class _Bounded:
+    """
+    As `send`, for a reader that takes what it is sent: one that stalls is let go.
 
-    async def sent(message: MutableMapping[str, Any]) -> None:
-        async with asyncio.timeout(STALL_SECONDS):
-            await send(message)
+    One timer for the whole watch, which looks whether anything was taken since it last
+    looked: a timer for each event would cost as much as the event.
+    """
 
-    return sent
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._sending = False
+        self._taken = self._looked_at = 0
+        self._timer = self._loop.call_later(STALL_SECONDS, self._look)
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        self._sending = True
+        await self._send(message)
+        self._sending = False
+        self._taken += 1
+
+    def _look(self) -> None:
+        if self._sending and self._taken == self._looked_at and self._task is not None:
+            self._task.cancel()
+            return
+        self._looked_at = self._taken
+        self._timer = self._loop.call_later(STALL_SECONDS, self._look)
+
+    def end(self) -> None:
+        self._timer.cancel()
 
 
-async def _watch(send: Send, started: Watch, frames: _Frames, seconds: float) -> None:
+async def _watch(to: Send, started: Watch, frames: _Frames, seconds: float) -> None:
+    send = _Bounded(to)
+    try:
+        await _tell(send, started, frames, seconds)
+    finally:
+        send.end()
+
+
+async def _tell(send: Send, started: Watch, frames: _Frames, seconds: float) -> None:
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     bookmark = loop.time() + BOOKMARK_SECONDS
@@ -79,13 +109,13 @@ class _Frames:
         self._headers = True
 
     def frame(self, seen: Seen) -> bytes:
-        change = seen.change
-        if self._form == negotiate.TABLE or change is None:
+        frames = seen.frames
+        if self._form == negotiate.TABLE or frames is None:
             return self._encode(seen)
         at = (seen.type, self._form, self._call.resource.api_version)
-        found = change.frames.get(at)
+        found = frames.get(at)
         if found is None:
-            found = change.frames[at] = self._encode(seen)
+            found = frames[at] = self._encode(seen)
         return found
 
     def _encode(self, seen: Seen) -> bytes:
@@ -150,7 +180,7 @@ async def _until_gone(request: Request, work: Coroutine[Any, Any, None]) -> None
     gone = asyncio.ensure_future(request.disconnected())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
+        if working.done() and not working.cancelled():
             working.result()
     finally:
         gone.cancel()

@@ -7,7 +7,7 @@ An object that begins to match is ADDED, one that ceases to match is DELETED. A 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -35,20 +35,20 @@ class Seen:
     """
     One event as a watcher sees it.
 
-    `change` is set when the event is the change itself, in its own words: then the bytes of
-    one watcher serve all.
+    `frames` are the change's own when the event is the change itself, in its own words: then
+    the bytes of one watcher serve all.
     """
 
-    __slots__ = ("change", "obj", "raw", "type")
+    __slots__ = ("frames", "obj", "raw", "type")
 
     def __init__(
         self,
         type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"],
         obj: Object,
         raw: bytes | None = None,
-        change: Change | None = None,
+        frames: dict[Any, bytes] | None = None,
     ) -> None:
-        self.type, self.obj, self.raw, self.change = type, obj, raw, change
+        self.type, self.obj, self.raw, self.frames = type, obj, raw, frames
 
 
 class Watch:
@@ -124,16 +124,19 @@ class Watch:
         if self._call.namespace and item.key.namespace != self._call.namespace:
             return None
         if not self._selector:
-            return Seen(change.type, item.obj, item.raw, change)
+            seen: Seen | None = change.seen
+            if seen is None:  # the same for everyone who watches all
+                seen = change.seen = Seen(change.type, item.obj, item.raw, change.frames)
+            return seen
         was = previous is not None and self._selector.matches(previous.obj)
         now = change.type != "DELETED" and self._selector.matches(item.obj)
         if was and now:
-            return Seen("MODIFIED", item.obj, item.raw, change)
+            return Seen("MODIFIED", item.obj, item.raw, change.frames)
         if now:
             return Seen("ADDED", item.obj, item.raw)
         if was and previous is not None:
             if change.type == "DELETED":
-                return Seen("DELETED", item.obj, item.raw, change)
+                return Seen("DELETED", item.obj, item.raw, change.frames)
             # Left the selection: shown as it was when it last matched, at this revision.
             meta = {**previous.obj["metadata"], "resourceVersion": str(item.revision)}
             return Seen("DELETED", {**previous.obj, "metadata": meta})
