@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bidplane.errors import UserError
 from bidplane.node import fleet as fleets
+from bidplane.node.inventory.slices import slices_of
 from bidplane.wire.names import subdomain_problems, value_problems
 
 
@@ -22,7 +23,7 @@ def test_gpus_is_short_for_one_domain(tmp_path):
 
 def test_devices_know_their_product_and_their_link(tmp_path):
     fleet = load(tmp_path, "nodes: [{name: a, product: H100, domains: [[0, 1], [2]]}]")
-    spec = fleets.slice_object(fleet.nodes[0])["spec"]
+    spec = slices_of(fleets.machine_of(fleet.nodes[0]))[0]["spec"]
     assert spec["nodeName"] == "a"
     assert [
         (d["name"], d["attributes"]["bidplane.dev/linkDomain"]["string"]) for d in spec["devices"]
@@ -42,6 +43,10 @@ def test_devices_know_their_product_and_their_link(tmp_path):
         ("nodes: [{name: a, product: H, domains: [[0], [0]]}]", "one GPU twice"),
         ("nodes: [{name: a, product: H, domains: [[-1]]}]", "less than zero"),
         ("nodes: [{name: a, product: H, gpus: 2, domains: [[0]]}]", "not both"),
+        ("nodes: [{name: a, product: H, cards: [{width: 3}]}]", "3 is no PCIe width"),
+        ("nodes: [{name: a, product: H, cards: [{width: 16, maxWidth: 8}]}]", "maxWidth 8"),
+        ("nodes: [{name: a, product: H, cards: [{nvlink: [1]}]}]", "not there"),
+        ("nodes: [{name: a, product: H, gpus: 1, cards: [{}]}]", "not both"),
         ("nodes: [{name: a, product: H, gpus: 1}, {name: a, product: H, gpus: 1}]", "twice"),
         ("nodes: [{name: A_b, product: H, gpus: 1}]", "node 'A_b'"),
         ("nodes: [{name: a, product: NVIDIA H100 80GB, gpus: 1}]", "the product"),

@@ -48,5 +48,6 @@ LEASE_FINALIZER = "bidplane.dev/lease"
 
 # Attributes of devices in ResourceSlices.
 PRODUCT_ATTRIBUTE = "productName"
+TYPE_ATTRIBUTE = "type"  # gpu, or mig: a part of one
 LINK_DOMAIN_ATTRIBUTE = "bidplane.dev/linkDomain"
 DEVICE_CLASS = "gpu.bidplane.dev"

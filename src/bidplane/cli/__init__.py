@@ -11,6 +11,7 @@ from bidplane.cli import (
     agent,
     bench,
     demo,
+    fleet,
     ledger,
     market,
     mcp,
@@ -46,6 +47,7 @@ app.command(agent.app)
 app.command(plane.app)
 app.command(wallet.app)
 app.command(market.app)
+app.command(fleet.app)
 app.command(run.run)
 app.command(mcp.mcp)
 app.command(ledger.app)

@@ -191,6 +191,8 @@ def device_views(slice_: Object) -> Iterable[DeviceView]:
     node = spec.get("nodeName", "")
     for device in spec.get("devices") or ():
         attributes = device.get("attributes") or {}
+        if _string(attributes, labels.TYPE_ATTRIBUTE) == "mig":
+            continue  # a part of a GPU that is there as a whole: sold by its pool's geometry
         product = _string(attributes, labels.PRODUCT_ATTRIBUTE)
         if not node or not product:
             continue

@@ -5,9 +5,21 @@ A declared fleet: nodes, their GPUs, and how these are linked.
       - name: h100-a
         product: H100
         memory: 80Gi
-        domains: [[0, 1, 2, 3, 4, 5, 6, 7]]   # GPUs on one NVLink, or at full PCIe width
+        gpus: 8
+        nvlink: 18        # links between any two of a domain; without it they meet over PCIe
+        generation: 5     # of PCIe
+      - name: a100-a
+        product: A100
+        gpus: 4
+        mig: true         # can be cut into MIG instances
+      - name: box
+        product: RTX-6000
+        cards:            # one by one, where they differ
+          - {width: 16}
+          - {width: 4, maxWidth: 16, numa: 1}
 
-`gpus: 8` is short for one domain of eight.
+`gpus: 8` is short for one domain of eight; `domains: [[0, 1], [2]]` says which GPUs are on one
+link. Of `cards`, the domains follow from how they are connected.
 """
 
 from __future__ import annotations
@@ -18,17 +30,39 @@ from typing import Any
 
 import msgspec
 
-from bidplane.api import labels
 from bidplane.api.money import parse_price
 from bidplane.api.pool import Seconds
+from bidplane.core.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
 from bidplane.errors import UserError
 from bidplane.wire.names import label_problems, subdomain_problems
 from bidplane.wire.quantity import parse as parse_quantity
 
-DRIVER = "gpu.bidplane.dev"
 SIMULATED = "bidplane.dev/simulated"  # label of the nodes below
 _LARGEST_NODE = 64
 _LONGEST_PRODUCT = 63
+_WIDTHS = (1, 2, 4, 8, 16, 32)
+_CARDS_PER_ROOT = 2
+# By how products are called: architecture, compute capability.
+_KNOWN = {
+    "A100": ("Ampere", "8.0"),
+    "A30": ("Ampere", "8.0"),
+    "H100": ("Hopper", "9.0"),
+    "H200": ("Hopper", "9.0"),
+    "B200": ("Blackwell", "10.0"),
+    "L40": ("Ada Lovelace", "8.9"),
+    "RTX-6000": ("Ada Lovelace", "8.9"),
+}
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """One GPU, where the cards of a node differ."""
+
+    width: int = 16  # PCIe lanes as trained
+    max_width: int = 0  # what it could be; as much as it is, if not said
+    generation: int = 0  # of PCIe; the node's, if not said
+    numa: int = -1
+    root: str = ""
+    nvlink: list[int] = []  # the cards it is bridged to
 
 
 class NodeDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,8 +71,15 @@ class NodeDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     memory: str = "80Gi"
     gpus: int = 0
     domains: list[list[int]] = []
+    cards: list[Card] = []
+    nvlink: int = 0  # links between any two GPUs of a domain
+    width: int = 16
+    generation: int = 4
+    mig: bool = False
 
     def link_domains(self) -> list[list[int]]:
+        if self.cards:
+            return [list(domain) for domain in link_domains(machine_of(self))]
         return self.domains or [list(range(self.gpus))]
 
 
@@ -99,9 +140,21 @@ def _node_problems(node: NodeDeclaration) -> Iterator[str]:
         parse_quantity(node.memory)
     except ValueError:
         yield f"node {node.name!r}: {node.memory!r} is not an amount of memory, such as '80Gi'"
-    if node.gpus and node.domains:
-        yield f"node {node.name!r}: say `gpus` or `domains`, not both"
-    count = sum(map(len, node.domains)) if node.domains else node.gpus
+    if sum(map(bool, (node.gpus, node.domains, node.cards))) > 1:
+        yield f"node {node.name!r}: say one of `gpus`, `domains` and `cards`, not both"
+    for field, width in _widths(node):
+        if width not in _WIDTHS:
+            known = ", ".join(map(str, _WIDTHS))
+            yield f"node {node.name!r}: {field}: {width} is no PCIe width; there are {known}"
+    for at, card in enumerate(node.cards):
+        if card.max_width and card.max_width < card.width:
+            yield (
+                f"node {node.name!r}: cards[{at}]: width {card.width} is more than its maxWidth"
+                f" {card.max_width}"
+            )
+        if any(not 0 <= other < len(node.cards) or other == at for other in card.nvlink):
+            yield f"node {node.name!r}: cards[{at}].nvlink names a card that is not there"
+    count = sum(map(len, node.domains)) if node.domains else node.gpus or len(node.cards)
     if not 1 <= count <= _LARGEST_NODE or not all(node.domains):
         yield f"node {node.name!r} must have 1 to {_LARGEST_NODE} GPUs, at least one in a domain"
         return
@@ -141,6 +194,7 @@ def node_object(node: NodeDeclaration) -> dict[str, Any]:
                 "nvidia.com/gpu.product": node.product,
                 SIMULATED: "true",
             },
+            "annotations": {LINKS_ANNOTATION: links_text(machine_of(node))},
         },
         "spec": {},
     }
@@ -150,32 +204,59 @@ def device_uuid(node: str, gpu: int) -> str:
     return f"GPU-{node}-{gpu}"
 
 
-def slice_name(node: str) -> str:
-    return f"{node}-gpus"
-
-
-def slice_object(node: NodeDeclaration) -> dict[str, Any]:
-    devices = [
-        {
-            "name": f"gpu-{gpu}",
-            "attributes": {
-                labels.PRODUCT_ATTRIBUTE: {"string": node.product},
-                labels.LINK_DOMAIN_ATTRIBUTE: {"string": f"{node.name}/{index}"},
-                "uuid": {"string": device_uuid(node.name, gpu)},
-            },
-            "capacity": {"memory": {"value": node.memory}},
-        }
-        for index, domain in enumerate(node.link_domains())
-        for gpu in domain
+def machine_of(node: NodeDeclaration) -> Machine:
+    """The machine a declaration describes; what it does not say is as in a usual one."""
+    cards = node.cards or [
+        Card(width=node.width) for _ in range(node.gpus or 1 + max(map(max, node.domains)))
     ]
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": slice_name(node.name)},
-        "spec": {
-            "driver": DRIVER,
-            "nodeName": node.name,
-            "pool": {"name": node.name, "generation": 1, "resourceSliceCount": 1},
-            "devices": devices,
-        },
-    }
+    indexes = (
+        sorted(gpu for domain in node.domains for gpu in domain)
+        if node.domains
+        else list(range(len(cards)))
+    )
+    known = next((v for name, v in _KNOWN.items() if node.product.startswith(name)), ("", ""))
+    gpus = tuple(_gpu(node, index, cards[index], len(cards), known) for index in indexes)
+    nvlinks: dict[tuple[int, int], int] = {}
+    if node.nvlink and not node.cards:
+        for domain in node.domains or [indexes]:
+            nvlinks |= {(a, b): node.nvlink for a in domain for b in domain if a < b}
+    for index, card in enumerate(node.cards):
+        for other in card.nvlink:
+            nvlinks[min(index, other), max(index, other)] = node.nvlink or 4
+    return Machine(
+        name=node.name,
+        gpus=gpus,
+        nvlinks=nvlinks,
+        # Who says which cards are on one link is believed.
+        domains=() if node.cards else tuple(map(tuple, node.domains or [indexes])),
+    )
+
+
+def _gpu(node: NodeDeclaration, index: int, card: Card, count: int, known: tuple[str, str]) -> Gpu:
+    numa = card.numa if card.numa >= 0 else index * 2 // max(count, 2)
+    bus = 0x10 + 0x10 * (index // _CARDS_PER_ROOT)
+    generation = card.generation or node.generation
+    return Gpu(
+        index=index,
+        uuid=device_uuid(node.name, index),
+        product=node.product,
+        memory=int(parse_quantity(node.memory)),
+        architecture=known[0],
+        compute=known[1],
+        bus=f"0000:{(bus + 1 + index % _CARDS_PER_ROOT) & 0xFF:02x}:00.0",
+        root=card.root or f"pci0000:{bus & 0xFF:02x}",
+        numa=numa,
+        width=card.width,
+        max_width=card.max_width or card.width,
+        generation=generation,
+        max_generation=generation,
+        mig=node.mig,
+    )
+
+
+def _widths(node: NodeDeclaration) -> Iterator[tuple[str, int]]:
+    yield "width", node.width
+    for at, card in enumerate(node.cards):
+        yield f"cards[{at}].width", card.width
+        if card.max_width:
+            yield f"cards[{at}].maxWidth", card.max_width

@@ -10,6 +10,7 @@ past ten.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,6 +24,7 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer, Key
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Fleet, NodeDeclaration
+from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
 
 _SHUTDOWN_SECONDS = 1.0  # how long a simulated process takes to obey SIGTERM
 _SIGTERM_EXIT_CODE = 143
@@ -48,41 +50,59 @@ class SimulatedNodes:
         self.pods.on_change(self._changed)
 
     async def register(self) -> None:
+        known: dict[str, list[Object]] = {}
+        for one in (await self._client.list(RESOURCE_SLICE)).items:
+            if one["spec"]["driver"] == DRIVER:
+                known.setdefault(one["spec"].get("nodeName", ""), []).append(one)
         for node in self._fleet.nodes:
-            await self._register(node)
-        await self._forget_others()
+            await self._register(node, known.get(node.name, []))
+        await self._forget_others(known)
 
-    async def _forget_others(self) -> None:
+    async def _forget_others(self, slices: Mapping[str, list[Object]]) -> None:
         """What an earlier fleet had and this one has not is no longer for sale."""
         for known in (await self._client.list(NODE, labels=f"{fleets.SIMULATED}=true")).items:
             name = known["metadata"]["name"]
             if name not in self._names:
-                with suppress(NotFound):
-                    await self._client.delete(RESOURCE_SLICE, fleets.slice_name(name))
+                await self._forget_slices(slices.get(name, []))
                 with suppress(NotFound):
                     await self._client.delete(NODE, name)
 
-    async def _register(self, node: NodeDeclaration) -> None:
+    async def _forget_slices(self, slices: Sequence[Object]) -> None:
+        for one in slices:
+            with suppress(NotFound):
+                await self._client.delete(RESOURCE_SLICE, one["metadata"]["name"])
+
+    async def _register(self, node: NodeDeclaration, slices: Sequence[Object]) -> None:
         with suppress(AlreadyExists):
             await self._client.create(NODE, fleets.node_object(node))
         await self._client.patch(
             NODE, node.name, {"status": self._node_status(node)}, subresource="status"
         )
-        wanted = fleets.slice_object(node)
-        try:
-            await self._client.create(RESOURCE_SLICE, wanted)
-        except AlreadyExists:
-            known = await self._client.get(RESOURCE_SLICE, wanted["metadata"]["name"])
-            if known["spec"]["devices"] != wanted["spec"]["devices"]:
-                pool = known["spec"]["pool"]
-                wanted["spec"]["pool"] = {**pool, "generation": pool["generation"] + 1}
-                await self._client.patch(
-                    RESOURCE_SLICE, wanted["metadata"]["name"], {"spec": wanted["spec"]}
-                )
+        machine = fleets.machine_of(node)
+        await self._publish(slices_of(machine), {one["metadata"]["name"]: one for one in slices})
+        for words in degraded(machine):
+            about = await self._client.get(NODE, node.name)
+            await self._recorder.record(self._client, about, "LinkDegraded", words, type="Warning")
+
+    async def _publish(self, wanted: list[dict[str, Any]], known: Mapping[str, Object]) -> None:
+        """All of a node's slices in one generation; what an earlier fleet had of it goes."""
+        names = {one["metadata"]["name"]: one for one in wanted}
+        if known.keys() == names.keys() and all(
+            _content(known[name]) == _content(one) for name, one in names.items()
+        ):
+            return
+        newest = max((one["spec"]["pool"]["generation"] for one in known.values()), default=0)
+        for name, one in names.items():
+            one["spec"]["pool"] = {**one["spec"]["pool"], "generation": newest + 1}
+            if name in known:
+                await self._client.patch(RESOURCE_SLICE, name, {"spec": one["spec"]})
+                continue
+            await self._client.create(RESOURCE_SLICE, one)
+        await self._forget_slices([one for name, one in known.items() if name not in names])
 
     def _node_status(self, node: NodeDeclaration) -> dict[str, Any]:
         now = rfc3339(self._clock.now())
-        gpus = sum(len(domain) for domain in node.link_domains())
+        gpus = len(fleets.machine_of(node).gpus)
         room = {
             "cpu": "128",
             "memory": "1Ti",
@@ -228,6 +248,11 @@ class SimulatedNodes:
                 metadata["namespace"],
                 subresource="status",
             )
+
+
+def _content(slice_: Object) -> Any:
+    spec = slice_["spec"]
+    return spec.get("devices"), spec.get("sharedCounters"), spec["pool"]["resourceSliceCount"]
 
 
 def annotation_seconds(pod: Object, name: str) -> float | None:

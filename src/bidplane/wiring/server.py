@@ -17,7 +17,8 @@ from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import AlreadyExists
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, SystemClock
-from bidplane.node.fleet import DRIVER, Fleet, PoolDeclaration
+from bidplane.node.fleet import Fleet, PoolDeclaration
+from bidplane.node.inventory.slices import DRIVER
 from bidplane.plane import Planes
 from bidplane.runtime import limits
 from bidplane.runtime.certificates import Certificates

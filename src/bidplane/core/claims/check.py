@@ -58,7 +58,7 @@ def problems(
         mine = [(request, device) for who, request, device, _ in uses if who == at]
         found += _of_claim(claim, mine, known, selecting, node, labels)
     found += _of_devices(uses, taken)
-    found += _of_counters(uses, pools, taken)
+    found += counter_problems(uses, pools, taken)
     return found
 
 
@@ -135,7 +135,7 @@ def _of_devices(uses: Sequence[tuple[int, Request, Device, Object]], taken: Take
                 yield f"{id} has not so much {name}"
 
 
-def _of_counters(
+def counter_problems(
     uses: Sequence[tuple[int, Request, Device, Object]], pools: Sequence[Pool], taken: Taken
 ) -> Iterator[str]:
     left: dict[tuple[PoolId, str, str], Fraction] = {}

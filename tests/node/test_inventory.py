@@ -1,0 +1,123 @@
+"""A machine as ResourceSlices: what is published, and that real Kubernetes takes it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bidplane.core import mig
+from bidplane.core.claims.check import counter_problems
+from bidplane.core.claims.model import Request, Taken, read_slices
+from bidplane.core.claims.pools import Slices
+from bidplane.core.topology import Machine, read_machine
+from bidplane.node import fleet as fleets
+from bidplane.node.fleet import Card, NodeDeclaration, machine_of
+from bidplane.node.inventory import DeclaredDevices, uuids
+from bidplane.node.inventory.slices import degraded, slices_of
+from bidplane.testing.cluster import Cluster
+
+DEFAULT = Path(fleets.__file__).parent.parent / "data" / "fleet.yaml"
+BOX = NodeDeclaration(
+    name="box", product="RTX-6000", memory="48Gi", cards=[Card(), Card(width=4, max_width=16)]
+)
+
+
+def devices(machine: Machine, **options: Any) -> dict[str, Any]:
+    return {
+        device["name"]: device
+        for slice_ in slices_of(machine, **options)
+        for device in slice_["spec"].get("devices") or ()
+    }
+
+
+def test_attributes_have_the_names_others_publish() -> None:
+    found = devices(machine_of(BOX))["gpu-1"]["attributes"]
+    assert found["productName"] == {"string": "RTX-6000"}
+    assert found["type"] == {"string": "gpu"}
+    assert found["resource.kubernetes.io/numaNode"] == {"int": 1}
+    assert found["resource.kubernetes.io/pcieRoot"] == {"string": "pci0000:10"}
+    assert found["bidplane.dev/pcieLinkWidth"] == {"int": 4}
+    assert found["bidplane.dev/pcieMaxLinkWidth"] == {"int": 16}
+    assert found["bidplane.dev/degraded"] == {"bool": True}
+    assert found["bidplane.dev/linkDomain"] == {"string": "box/1"}
+    assert found["cudaComputeCapability"] == {"version": "8.9.0"}
+
+
+def test_a_degraded_link_is_said_and_can_be_a_taint() -> None:
+    machine = machine_of(BOX)
+    assert [words.partition(":")[0] for words in degraded(machine)] == ["gpu-1 (RTX-6000, 0000"]
+    assert "trained at x4 of x16" in degraded(machine)[0]
+    assert "taints" not in devices(machine)["gpu-1"]
+    tainted = devices(machine, taint_degraded=True)
+    assert tainted["gpu-1"]["taints"][0]["effect"] == "NoSchedule"
+    assert "taints" not in tainted["gpu-0"]
+
+
+def test_what_is_published_can_be_read_back() -> None:
+    for node in fleets.load(DEFAULT).nodes:
+        machine = machine_of(node)
+        annotation = fleets.node_object(node)["metadata"]["annotations"]["bidplane.dev/links"]
+        again = read_machine(node.name, slices_of(machine), annotation)
+        assert [g.link for g in again.gpus] == [g.link for g in machine.gpus]
+        assert again.nvlinks == machine.nvlinks
+        # Without the annotation: from what the devices say each for itself.
+        assert read_machine(node.name, slices_of(machine)).nvlinks == machine.nvlinks
+
+
+def test_devices_are_known_by_their_uuid() -> None:
+    found = uuids(DeclaredDevices(BOX).slices())
+    assert found["gpu.bidplane.dev", "box", "gpu-0"] == "GPU-box-0"
+
+
+@pytest.mark.parametrize("memory", ["40Gi", "80Gi", "141Gi", "180Gi"])
+def test_counters_allow_exactly_the_layouts_the_hardware_has(memory: str) -> None:
+    """Any set of instances: what the counters say, the table of placements says."""
+    machine = machine_of(NodeDeclaration(name="n", product="A100", memory=memory, gpus=1, mig=True))
+    slices = read_slices(slices_of(machine))
+    pools = Slices(slices).pools("n", {})
+    gigabytes = int(memory.removesuffix("Gi"))
+    slots = [
+        mig.Slot(name, start)
+        for name, profile in mig.profiles(gigabytes).items()
+        for start in profile.starts
+    ]
+    parts = {
+        (d.raw["attributes"]["profile"]["string"], int(d.id.name.rpartition("-")[2])): d
+        for d in pools[0].devices
+        if d.raw["attributes"]["type"]["string"] == "mig"
+    }
+    assert len(parts) == len(slots)
+    request = Request("r", "", "c", False, 1, (), (), False, {})
+    dice = random.Random(memory)
+    agreed = {True: 0, False: 0}
+    for _ in range(1500):
+        chosen = dice.sample(slots, dice.randrange(1, 6))
+        uses = [(0, request, parts[slot.profile, slot.start], {}) for slot in chosen]
+        fits = not list(counter_problems(uses, pools, Taken()))
+        assert fits == (not mig.problem(chosen, gigabytes)), chosen
+        agreed[fits] += 1
+    assert min(agreed.values()) > 20
+
+
+def test_a_whole_gpu_leaves_nothing_to_cut() -> None:
+    machine = machine_of(NodeDeclaration(name="n", product="A100", gpus=1, mig=True))
+    pools = Slices(read_slices(slices_of(machine))).pools("n", {})
+    request = Request("r", "", "c", False, 1, (), (), False, {})
+    whole, *parts = pools[0].devices
+    for part in parts:
+        uses = [(0, request, whole, {}), (0, request, part, {})]
+        assert list(counter_problems(uses, pools, Taken()))
+
+
+@pytest.mark.kube
+def test_real_kubernetes_takes_every_slice(cluster: Cluster) -> None:
+    items = [one for node in fleets.load(DEFAULT).nodes for one in slices_of(machine_of(node))]
+    listing = {"apiVersion": "v1", "kind": "List", "items": items}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(listing))
+    found = json.loads(cluster.kubectl("get", "resourceslices", "-o", "json").stdout)["items"]
+    assert {one["metadata"]["name"] for one in items} <= {s["metadata"]["name"] for s in found}
+    cluster.kubectl("delete", "resourceslices", "--all")
