@@ -9,6 +9,7 @@ without both.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import Generic, Protocol, TypeVar
@@ -21,7 +22,8 @@ from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock
-from bidplane.runtime.credentials import InvalidToken, Tokens
+from bidplane.runtime import clientcerts
+from bidplane.runtime.credentials import HOST_PLANE, InvalidToken, Tokens
 
 _TOKEN_REVIEW = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False)
 _ACCESS_REVIEW = Kind(
@@ -151,7 +153,17 @@ class ReviewGate:
 
 
 def certified(certificate: bytes) -> User:
-    """CN is the user, O are the groups."""
+    """
+    CN is the user, O are the groups.
+
+    An installation signs for the users of every plane, and who has all rights in an agent's
+    plane has none here: of its certificates only those for the host count.
+    """
+    with contextlib.suppress(clientcerts.InvalidCertificate):  # of any other cluster
+        if (plane := clientcerts.identity(certificate).plane) != HOST_PLANE:
+            raise ApiError(
+                f"this certificate is for the plane {plane!r} only", code=403, reason="Forbidden"
+            )
     subject = x509.load_der_x509_certificate(certificate).subject
     names = [str(part.value) for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not names or not names[0]:
