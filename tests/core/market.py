@@ -7,7 +7,7 @@ from functools import lru_cache
 import msgspec
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN, FRACTIONS, Block
+from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
 
@@ -70,6 +70,9 @@ def contests(draw: st.DrawFn) -> tuple[dict[str, int], list[Contestant]]:
     return free, field
 
 
+_SHARES = [(4, "1/2"), (2, "1/4"), (1, "1/8")]
+
+
 @st.composite
 def rounds(draw: st.DrawFn) -> RoundInput:
     """One or two lots, with leases that run in them and bids from a few agents."""
@@ -77,6 +80,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
     incumbents: list[Incumbent] = []
     for lot in ("a", "b")[: draw(st.integers(1, 2))]:
         domains = []
+        shared = draw(st.booleans())
         for name, size in draw(fleets()).items():
             free = [f"{lot}/{name}/{i}" for i in range(size)]
             for _ in range(draw(st.integers(0, 3))):
@@ -100,7 +104,34 @@ def rounds(draw: st.DrawFn) -> RoundInput:
                 )
                 free = free[block:]
             kept = free[draw(st.integers(0, 1)) :]  # one may be held by a lease that drains
-            domains.append(Domain(name=f"{lot}-{name}", size=size, free=tuple(kept)))
+            cut = {}
+            if shared and kept and draw(st.booleans()):
+                device, kept = kept[0], kept[1:]
+                left = list(range(8))
+                for units, share in draw(st.lists(st.sampled_from(_SHARES), max_size=3)):
+                    if units > len(left):
+                        continue
+                    price = draw(prices)
+                    incumbents.append(
+                        Incumbent(
+                            id=f"lease-{len(incumbents)}",
+                            agent=draw(st.sampled_from("xyz")),
+                            owner=draw(st.sampled_from("pq")),
+                            lot=lot,
+                            domain=f"{lot}-{name}",
+                            devices=(device,),
+                            price=price,
+                            weight=draw(weights),
+                            reserve=draw(st.integers(1, price)),
+                            compensation=draw(st.integers(0, 40)),
+                            share=share,
+                            places=(tuple(left[:units]),),
+                        )
+                    )
+                    left = left[units:]
+                # Some of it may be held by a lease that drains.
+                cut[device] = {EIGHTHS: tuple(left[draw(st.integers(0, 2)) :])}
+            domains.append(Domain(name=f"{lot}-{name}", size=size, free=tuple(kept), cut=cut))
         base = draw(st.integers(1, 4)) * FLOOR
         lots.append(
             Lot(
@@ -109,7 +140,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
                 posted=base + draw(st.integers(0, 5)) * FLOOR,
                 fund=draw(st.integers(0, 150)),
                 domains=tuple(domains),
-                leaves=draw(st.sampled_from([(), FRACTIONS])),
+                leaves=FRACTIONS if shared else (),
                 exact=draw(st.booleans()),
             )
         )
@@ -126,7 +157,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             hold={name: draw(st.integers(1, 60)) for name in names},
             blocks=draw(st.sampled_from([1, 1, 2])),
             spread=draw(st.sampled_from([False, False, True])),
-            share=draw(st.sampled_from(["", "", "", "1/2"])),
+            share=draw(st.sampled_from(["", "", "", "1/2", "1/2", "1/8"])),
         )
         for i in range(draw(st.integers(0, 8)))
     ]

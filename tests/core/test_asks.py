@@ -165,11 +165,69 @@ def test_any_terms_are_taken_or_refused_with_a_sentence(kind, name, spec):
         assert ": " in problem
 
 
-def test_a_gang_is_refused_while_a_lease_is_one_node():
-    good = {"gpus": 8, "maxPrice": "1.00", "blocks": 1}
-    assert asks.problems(kinds.BID, {"metadata": {}, "spec": good}) == []
-    for bad in ({**good, "blocks": 2}, {**good, "spread": True}, {**good, "otherwise": [
-        {"gpus": 8, "maxPrice": "1.00", "blocks": 2}
-    ]}):  # fmt: skip
-        (said,) = asks.problems(kinds.BID, {"metadata": {}, "spec": bad})
-        assert "one Bid for each block" in said
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"gpus": 2, "share": "1/2"}, "set gpus to 1"),
+        ({"gpus": 1, "share": "1/2", "spread": True}, "set gpus to 1"),
+        ({"gpus": 64, "blocks": 64}, "the most is 1024"),
+        (
+            {"gpus": 1, "otherwise": [{"gpus": 3, "share": "1g.10gb", "maxPrice": "1.00"}]},
+            "spec.otherwise[0]",
+        ),
+    ],
+)
+def test_a_shape_that_nobody_could_sell_is_refused(spec, says):
+    (said,) = asks.problems(kinds.BID, {"metadata": {}, "spec": {"maxPrice": "1.00", **spec}})
+    assert says in said
+
+
+def test_gangs_and_parts_are_taken():
+    for spec in ({"gpus": 8, "blocks": 4}, {"gpus": 1, "share": "1/2", "blocks": 3}):
+        assert asks.problems(kinds.BID, {"metadata": {}, "spec": {"maxPrice": "1", **spec}}) == []
+
+
+def part_pod(annotations=None, **limits):
+    resources = {"limits": {f"nvidia.com/{k.replace('__', '-').replace('_', '.')}": v
+                            for k, v in limits.items()}}  # fmt: skip
+    return {
+        "metadata": {"name": "p", "annotations": annotations or {}},
+        "spec": {"containers": [{"name": "main", "resources": resources}]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("pod", "gpus", "share"),
+    [
+        (part_pod({"gpu-fraction": "0.5"}), 1, "1/2"),
+        (part_pod({"gpu-fraction": "0.3"}), 1, "1/2"),
+        (part_pod({"gpu-fraction": "0.125"}), 1, "1/8"),
+        (part_pod({"gpu-fraction": "1/4"}), 1, "1/4"),
+        (part_pod(mig__1g_10gb="1"), 1, "1g.10gb"),
+        (part_pod(gpu="2"), 2, ""),
+    ],
+)
+def test_a_pod_asks_for_a_part_in_the_ways_people_know(pod, gpus, share):
+    ask = asks.ask_of(pod)
+    assert (ask.gpus, ask.share) == (gpus, share)
+    assert asks.problems(kinds.POD, pod) == []
+
+
+@pytest.mark.parametrize(
+    ("pod", "says"),
+    [
+        (part_pod({"gpu-fraction": "0.9"}), "ask for 1 GPU"),
+        (part_pod({"gpu-fraction": "half"}), "not a fraction"),
+        (part_pod({"gpu-fraction": "0"}), "not a fraction"),
+        (part_pod({"gpu-fraction": "1"}), "not a fraction"),
+        (part_pod({"gpu-fraction": "1/0"}), "not a fraction"),
+        (part_pod({"gpu-fraction": "0.5"}, gpu="1"), "more than one way"),
+        (part_pod(mig__1g_10gb="1", mig__3g_40gb="1"), "more than one way"),
+        (part_pod(mig__1g_10gb="2"), "a pod for each"),
+        (part_pod({"bidplane.dev/gang": "g"}, gpu="1"), "gang-size"),
+        (part_pod({"bidplane.dev/gang": "G!", "bidplane.dev/gang-size": "2"}, gpu="1"), "name"),
+    ],
+)
+def test_a_part_that_cannot_be_had_is_refused_with_what_to_do(pod, says):
+    (said,) = asks.problems(kinds.POD, pod)
+    assert says in said

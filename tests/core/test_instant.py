@@ -49,6 +49,8 @@ def test_it_costs_more_than_a_round_and_more_with_each_sale(posted: int, base: i
     price = opening_price(posted=posted, base=base)
     assert price >= 1.05 * max(posted, base) - 1
     offer = Float(lot="h100", devices=(("d", "0"), ("d", "1")), price=price, base=base)
-    after = offer.after_sale()
+    sold = offer.sell()
+    assert sold is not None
+    _, after = sold
     assert after.asked - offer.asked == price * 2 // 100
     assert after.devices == (("d", "1"),)

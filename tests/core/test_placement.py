@@ -66,7 +66,7 @@ def test_of_two_the_higher_ranked_waits_less() -> None:
     shelves = [Shelf("d0", ("0/0",), {"old": ("0/1",)})]
     seats = place(shelves, [("higher", Block(1)), ("lower", Block(1))])
     assert seats["higher"].taken_from == {}
-    assert seats["lower"].taken_from == {"old": 1}
+    assert seats["lower"].taken_from == {"old": 56}
 
 
 def test_a_broken_promise_is_an_error() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import FRACTIONS, block_size
+from bidplane.core.chain import EIGHTHS, FRACTIONS, block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -16,6 +16,7 @@ from bidplane.core.market import (
     Lot,
     RoundInput,
     RoundResult,
+    Won,
     clear_round,
 )
 from bidplane.core.market.explain import explain, explain_win
@@ -28,16 +29,21 @@ from .market import rounds
 def test_nothing_is_sold_twice(given: RoundInput) -> None:
     result = clear_round(given)
     displaced = {d.lease for d in result.displaced}
-    stays = [d for i in given.incumbents if i.id not in displaced for d in i.devices]
-    whole = [device for won in result.won if not won.share for device in won.devices]
-    halves = [device for won in result.won if won.share for device in won.devices]
-    assert len(whole + stays) == len(set(whole + stays))
-    assert set(halves).isdisjoint(whole + stays)
-    assert all(halves.count(device) <= 2 for device in halves)
-    sold = whole + halves
-    free = {d for lot in given.lots for domain in lot.domains for d in domain.free}
-    leaving = {d for i in given.incumbents if i.id in displaced for d in i.devices}
-    assert set(sold) <= free | leaving
+    for_sale: set[tuple[str, int]] = set()  # each eighth of each device
+    for found in given.lots:
+        for domain in found.domains:
+            for_sale |= {(device, n) for device in domain.free for n in range(8)}
+            for_sale |= {(d, n) for d, kinds in domain.cut.items() for n in kinds[EIGHTHS]}
+    for_sale |= {slot for i in given.incumbents for slot in slots(i)}
+    held = [slot for i in given.incumbents if i.id not in displaced for slot in slots(i)]
+    held += [slot for won in result.won for slot in slots(won)]
+    assert len(held) == len(set(held))
+    assert set(held) <= for_sale
+
+
+def slots(holder: Incumbent | Won) -> list[tuple[str, int]]:
+    places = holder.places or [tuple(range(8))] * len(holder.devices)
+    return [(d, n) for d, found in zip(holder.devices, places, strict=True) for n in found]
 
 
 @settings(max_examples=300)
@@ -62,7 +68,10 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
         ask = (asks[won.ask], *asks[won.ask].otherwise)[won.option]
         assert base[won.lot] <= won.price <= ask.price
         assert won.gpus == len(won.devices)
-        if ask.share or ask.spread:
+        if ask.share:
+            assert won.gpus == ask.gpus * ask.blocks
+            assert won.weight == won.gpus * {"1/2": 28, "1/8": 7}[won.share]
+        elif ask.spread:
             assert won.gpus == ask.gpus
         else:
             assert won.gpus == ask.blocks * (block_size(ask.gpus) or 0)
@@ -145,17 +154,37 @@ def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> No
             gang={
                 domain: tuple(x for x in win.devices if where[x] == domain)
                 for domain in win.domains
-            },
+            }
+            if not win.share
+            else {},
+            share=win.share,
+            places=win.places,
         )
         for win in result.won
-        if not win.share  # a share is not contested: what it is cut from is out of the round
     ]
+    taken: dict[str, set[int]] = {}
+    for win in result.won:
+        for device, places in zip(win.devices, win.places, strict=False):
+            taken.setdefault(device, set()).update(places)
     lots = tuple(
         msgspec.structs.replace(
             lot,
             # Only what was won is contestable: the others' weights are not at issue here.
             domains=tuple(
-                msgspec.structs.replace(d, free=tuple(x for x in d.free if x not in sold))
+                msgspec.structs.replace(
+                    d,
+                    free=tuple(x for x in d.free if x not in sold),
+                    cut={
+                        device: {
+                            EIGHTHS: tuple(
+                                n
+                                for n in d.cut.get(device, {}).get(EIGHTHS, range(8))
+                                if n not in taken.get(device, ())
+                            )
+                        }
+                        for device in {*d.cut, *(x for x in d.free if x in taken)}
+                    },
+                )
                 for d in lot.domains
             ),
         )

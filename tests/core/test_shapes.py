@@ -8,10 +8,13 @@ from hypothesis import strategies as st
 
 from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Leaf
 from bidplane.core.market.room import Room
-from bidplane.core.placement import Shelf, place
+from bidplane.core.placement import Parting, Shelf, place
 
 # Two of a half GPU's memory and one small one beside them: not a chain.
-GEOMETRY = (Leaf("3g.40gb", 2, 28, in_chain=False), Leaf("1g.10gb", 1, 8, in_chain=False))
+GEOMETRY = (
+    Leaf("3g.40gb", 2, 28, in_chain=False, starts=(0, 4), span=4),
+    Leaf("1g.10gb", 1, 8, in_chain=False, starts=(6,), span=1),
+)
 
 
 class Fleet(msgspec.Struct, frozen=True):
@@ -35,8 +38,12 @@ class Fleet(msgspec.Struct, frozen=True):
             Shelf(f"d{i}", tuple(f"d{i}/{n}" for n in range(free)))
             for i, free in enumerate(self.whole)
         ]
-        cut = {f"c{i}": parts for i, parts in enumerate(self.cut)}
+        cut = {f"c{i}": places(parts) for i, parts in enumerate(self.cut)}
         return [*shelves, Shelf("cut", (), {}, cut)]
+
+
+def places(parts: dict[str, int]) -> dict[str, tuple[int, ...]]:
+    return {kind: tuple(range(n)) for kind, n in parts.items()}
 
 
 def units(leaf: Leaf) -> tuple[str, int]:
@@ -178,8 +185,23 @@ def test_every_subset_of_what_fits_fits(
         assert fill(fleet.room, [blocks[i] for i in kept])
 
 
+def places_of(**eighths: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    return {device: places({EIGHTHS: n}) for device, n in eighths.items()}
+
+
+def test_a_share_waits_for_nobody_while_something_is_free() -> None:
+    parted = {"x": [Parting("gone", EIGHTHS, (4, 5, 6, 7))]}
+    shelf = Shelf("d0", (), {}, places_of(x=2, y=3), parted)
+    asks = [("a", Block(0, share="1/2")), ("b", Block(0, share="1/4"))]
+    seats = place([shelf], asks, FRACTIONS)
+    # The half must wait for two of the four eighths; the quarter need not.
+    assert (seats["a"].devices, seats["a"].places) == (("x",), ((0, 1, 4, 5),))
+    assert seats["a"].taken_from == {"gone": 14}
+    assert (seats["b"].devices, seats["b"].taken_from) == (("y",), {})
+
+
 def test_a_share_goes_where_least_is_left() -> None:
-    shelf = Shelf("d0", ("a", "b"), {}, {"x": {EIGHTHS: 6}, "y": {EIGHTHS: 4}})
+    shelf = Shelf("d0", ("a", "b"), {}, places_of(x=6, y=4))
     seats = place([shelf], [("half", Block(0, share="1/2"))], FRACTIONS)
     assert seats["half"].devices == ("y",)
 

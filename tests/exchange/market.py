@@ -63,8 +63,9 @@ class Market:
     def engine_input(self) -> RoundInput:
         """What the market is given now."""
         with self.ledger.commit(round(self.now * 1000)) as commit:
-            stock = inventory.stocks(self.world.pools, self.world.devices)
-            return engine._round_input(commit, self.world, stock)[0]
+            standing = engine._standing(commit, self.world)
+            shop = inventory.shop(self.world.pools, self.world.devices, standing)
+            return engine._round_input(commit, self.world, standing, shop)[0]
 
     def fund(self, pool: str = "h100") -> int:
         account = self.ledger.account(f"fund/{pool}")

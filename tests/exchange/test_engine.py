@@ -326,4 +326,9 @@ def test_devices_that_differ_are_not_sold_as_one_block(market: Market) -> None:
     )
     assert report.bids["b1"].reason is BidReason.LARGER_THAN_EVERY_DOMAIN
     assert market.lease("b2").devices == tuple(view.device for view in gpus(2))
-    assert sorted(len(d.free) for d in market.engine_input().lots[0].domains) == [1, 1]
+    lots = market.engine_input().lots
+    assert {lot.name: [len(d.free) for d in lot.domains] for lot in lots} == {
+        "h100/16": [1],
+        "h100/4": [1],
+    }
+    assert report.pools["h100"].lots == 2

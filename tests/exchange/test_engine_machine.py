@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from bidplane.api.lease import Phase
-from bidplane.api.money import cost
+from bidplane.api.money import rent as rent_of
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.snapshot import AgentView, Snapshot
 from bidplane.ledger.ledger import Ledger
@@ -29,7 +29,7 @@ from bidplane.ledger.store import SqliteStore
 from bidplane.ledger.tables import HOLD, LEASE, TRANSFER, Table
 from bidplane.ledger.verify import verify_store
 
-from .words import CREDIT, PRICE, agent, bid, gpus, pool
+from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, with_memory
 
 NAMES = ("ann-1", "ann-2", "bob", "carl")  # the first two have one owner
 REFILLS = {"ann-1": 50, "ann-2": 50, "bob": 5, "carl": 1}
@@ -69,9 +69,21 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.world = Snapshot(
             agents=tuple(self.new_agent(name) for name in NAMES),
             # One pool is cheap, the other dear: in it, the poor run out of credits.
-            pools=(pool("h100"), pool("a100", notice=5, floor=PRICE)),
-            devices=(*gpus(8), *gpus(3, node="n2"), *gpus(4, node="n3", product="A100")),
+            pools=(
+                pool("h100"),
+                pool("a100", notice=5, floor=PRICE),
+                parted(pool("l40")),
+                parted(pool("h200"), mig=True),
+            ),
+            devices=(
+                *gpus(8),
+                *gpus(3, node="n2"),
+                *gpus(4, node="n3", product="A100"),
+                *gpus(2, node="n4", product="L40"),
+                *with_memory(gpus(2, node="n5", product="H200")),
+            ),
         )
+        self.devices = self.world.devices
         self.open()
 
     def open(self) -> None:
@@ -127,6 +139,46 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.change(bids=(*self.world.bids, made))
         self.run_round(wait)
         self.claim_all()
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        what=st.sampled_from(
+            [
+                ("l40", "1/2"),
+                ("l40", "1/4"),
+                ("l40", "1/8"),
+                ("h200", "1g.10gb"),
+                ("h200", "3g.40gb"),
+            ]
+        ),
+        blocks=st.sampled_from([1, 1, 1, 2, 3]),
+        price=st.sampled_from([100_000, 200_000, PRICE, 2 * PRICE, 3 * PRICE]),
+    )
+    def bid_for_parts(self, name: str, what: tuple[str, str], blocks: int, price: int) -> None:
+        self.made += 1
+        where, share = what
+        uid = f"bid-{self.made}"
+        made = bid(uid, name, 1, price, pool=where, created=int(self.now), share=share)
+        self.change(bids=(*self.world.bids, msgspec.structs.replace(made, blocks=blocks)))
+        self.run_round(1)
+        self.claim_all()
+
+    @rule(name=st.sampled_from(NAMES), price=st.sampled_from([200_000, PRICE, 2 * PRICE]))
+    def bid_for_a_gang(self, name: str, price: int) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, 2, price, created=int(self.now), blocks=3)
+        self.change(bids=(*self.world.bids, made))
+        self.run_round(1)
+        self.claim_all()
+
+    @rule(data=st.data())
+    def a_device_goes(self, data: st.DataObject) -> None:
+        gone = data.draw(st.sampled_from(self.devices))
+        self.change(devices=tuple(d for d in self.world.devices if d != gone))
+
+    @rule()
+    def every_device_is_back(self) -> None:
+        self.change(devices=self.devices)
 
     @precondition(lambda self: self.world.bids)
     @rule(data=st.data())
@@ -219,10 +271,12 @@ class ExchangeMachine(RuleBasedStateMachine):
             assert back == lease.compensation <= lease.charged
             end = min(t for t in (lease.released_at, lease.reclaim_at, 10**15) if t)
             seconds = -(-(end - lease.active_at) // 1000) if lease.active_at else 0
-            most = cost(lease.max_price, lease.gpus, seconds)
+            most = rent_of(lease.max_price, lease.weight, seconds)
             assert lease.charged <= max(lease.minimum, most)
-            if lease.phase is Phase.RELEASED:
-                assert lease.charged >= min(lease.minimum, cost(lease.max_price, lease.gpus, 10))
+            void = lease.breached_at or lease.reason == "InventoryChanged"
+            if lease.phase is Phase.RELEASED and not void:
+                least = rent_of(lease.max_price, lease.weight, 10)
+                assert lease.charged >= min(lease.minimum, least)
 
     @invariant()
     def a_fund_is_never_less_than_its_owner_and_the_levies_made_it(self) -> None:

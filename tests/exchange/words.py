@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from bidplane.api.lease import Device
+from bidplane.api.pool import Divides
+from bidplane.core.mig import Slot
 from bidplane.exchange.snapshot import AgentView, BidView, DeviceView, PoolView
 from bidplane.ledger.leases import Terms
 
@@ -44,7 +48,15 @@ def gpus(count: int, *, node: str = "n1", product: str = "H100") -> tuple[Device
 
 
 def bid(
-    uid: str, agent: str, gpus: int, price: int, *, pool: str = "", created: int = 0
+    uid: str,
+    agent: str,
+    gpus: int,
+    price: int,
+    *,
+    pool: str = "",
+    created: int = 0,
+    share: str = "",
+    blocks: int = 1,
 ) -> BidView:
     return BidView(
         uid=uid,
@@ -55,4 +67,18 @@ def bid(
         price=price,
         pool=pool,
         created=created,
+        share=share,
+        blocks=blocks,
     )
+
+
+def parted(view: PoolView, *, mig: bool = False) -> PoolView:
+    """A pool that also sells parts of its GPUs."""
+    if not mig:
+        return msgspec.structs.replace(view, divides=Divides.EIGHTHS)
+    geometry = (Slot("3g.40gb", 4), Slot("2g.20gb", 0), Slot("1g.10gb", 2), Slot("1g.10gb", 3))
+    return msgspec.structs.replace(view, divides=Divides.MIG, geometry=geometry)
+
+
+def with_memory(views: tuple[DeviceView, ...], memory: str = "80Gi") -> tuple[DeviceView, ...]:
+    return tuple(msgspec.structs.replace(v, traits={"memory": memory}) for v in views)

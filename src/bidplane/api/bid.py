@@ -33,6 +33,9 @@ class BidReason(enum.StrEnum):
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
     NO_SUCH_POOL = "NoSuchPool"
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
+    SELECTOR_TOO_FINE = "SelectorTooFine"  # it would split the pool into too many lots
+    SELECTS_NOTHING = "SelectsNothing"  # no device of the pool is as its selector says
+    CONSTRAINT_NOT_SOLD = "ConstraintNotSold"  # a constraint that a block does not keep
     NO_DEVICES = "NoDevices"  # nothing is for sale yet
     BAD_PRICE = "BadPrice"
     BAD_BID = "BadBid"  # another field of it cannot be read
@@ -51,6 +54,10 @@ class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pool: str = ""
     blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
     spread: bool = False
+    share: str = ""
+    selector: str = ""
+    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
+    distinct_attribute: str = ""
 
 
 class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -60,6 +67,11 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # A gang: so many blocks of `gpus`, each in one link domain, all of them or none.
     blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
     spread: bool = False  # the GPUs need not be in one link domain
+    share: str = ""  # a part of one GPU instead: "1/2", "1/4", "1/8", or a MIG profile
+    selector: str = ""  # CEL over `device`, as in a DRA request: which devices will do
+    # Attributes in which all devices of a block must be equal.
+    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
+    distinct_attribute: str = ""  # one in which all must differ; no pool sells that
     # Either this or one of these, whichever gains most; the earlier of equals.
     otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
     deadline: str = ""  # RFC 3339: not sold after it
@@ -74,3 +86,4 @@ class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     round: int = 0
     lease: str = ""
     gpus_sold: int = 0  # the block's size, where the ask was rounded up to one
+    share_sold: str = ""  # the part of a GPU, if it is one

@@ -180,7 +180,7 @@ def _struct(info: inspect.StructType) -> dict[str, Any]:
 def _field(field: inspect.Field) -> dict[str, Any]:
     schema = _type(field.type)
     # An empty default says "not given"; writing it into every object helps nobody.
-    if field.default is not msgspec.NODEFAULT and field.default not in ("", False):
+    if field.default is not msgspec.NODEFAULT and field.default not in ("", False, ()):
         schema["default"] = field.default
     return schema
 
@@ -198,7 +198,7 @@ def _type(info: inspect.Type) -> dict[str, Any]:
             }
         case inspect.EnumType(cls=cls):
             return {"type": "string", "enum": [member.value for member in cls]}
-        case inspect.ListType(item_type=item):
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
             return {"type": "array", "items": _type(item)}
         case inspect.StructType():
             return _struct(info)

@@ -24,12 +24,16 @@ from bidplane.api.lease import Device
 
 
 class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    pool: str
+    pool: str  # of a pool with several lots, POOL/LOT
     price: str  # what one more GPU would have cost in the last round
     base: str  # the least a new bid must offer
     devices: int
     leased: int
     instant: str = ""  # what one GPU costs without waiting for a round; "" when none is kept
+    # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour. A class
+    # that is not there could not be had at any price.
+    classes: dict[str, str] = {}
+    stay: str = ""  # the most that a running lease pays to stay
     next_low: str = ""  # between these the base price will be a minute from now
     next_high: str = ""
 
@@ -49,6 +53,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     bid: str = ""  # its uid
     lease: str = ""
     gpus: int = 0
+    share: str = ""  # the part of a GPU, if it is one; `gpus` says how many
     offer: str = ""  # the most it would pay
     price: str = ""  # what it pays, if it won
     price_to_win: str = ""
@@ -88,6 +93,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pool: str = ""
     gpus_asked: int = 0
     gpus_sold: int = 0  # the block it was, or would have been, sold
+    share: str = ""  # or the part of a GPU
     offer: str = ""  # credits per GPU-hour
     price: str = ""  # what it won at
     price_to_win: str = ""  # "" when it won, and when no price would have won
@@ -135,11 +141,15 @@ class TransferRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
 
 class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """One GPU, now or not at all, at the pool's instant price if that is no more than offered."""
+    """
+    One GPU, or one part of one, now or not at all, at the pool's instant price if that is no
+    more than offered.
+    """
 
     pool: str
     max_price: str
     key: str  # the caller's: asking twice with one buys once
+    share: str = ""  # "1/2", "1/4", "1/8", or a MIG profile, where the pool divides
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -150,6 +160,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node: str
     device: str
     held: str
+    share: str = ""
 
 
 class PriceAt(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -11,6 +11,11 @@ TERM = "bidplane.dev/term"  # seconds it wants to run undisturbed
 PREEMPTIBLE = "bidplane.dev/preemptible"  # "false": rather not start than be evicted
 CHECKPOINT_COMMAND = "bidplane.dev/checkpoint-command"  # run in the pod on notice
 GPU_RESOURCE = "nvidia.com/gpu"
+MIG_PREFIX = "nvidia.com/mig-"  # and a profile: a resource by which a pod asks for a part
+GPU_FRACTION = "gpu-fraction"  # as KAI reads it: "0.5" of one GPU
+GANG = "bidplane.dev/gang"  # pods of one name are won and bound together, or not at all
+GANG_SIZE = "bidplane.dev/gang-size"
+BID_NAME = "bidplane.dev/bid"  # a Bid written by hand, whose lease the pod uses
 
 # A program, not a pod, holds what this bid wins: while the beat changes at least this often.
 HOLD_SECONDS = "bidplane.dev/hold-seconds"
@@ -34,6 +39,7 @@ PLANE_NAME = "bidplane.dev/plane-name"
 PLANE_UID = "bidplane.dev/plane-uid"
 
 # In an agent's plane.
+EIGHTHS_RESOURCE = "bidplane.dev/gpu-eighths"  # of a node that is a fraction of a GPU
 LEASE = "bidplane.dev/lease"
 POD_NAME = "bidplane.dev/pod-name"
 POD_UID = "bidplane.dev/pod-uid"
@@ -50,4 +56,6 @@ LEASE_FINALIZER = "bidplane.dev/lease"
 PRODUCT_ATTRIBUTE = "productName"
 TYPE_ATTRIBUTE = "type"  # gpu, or mig: a part of one
 LINK_DOMAIN_ATTRIBUTE = "bidplane.dev/linkDomain"
+SHARE_ATTRIBUTE = "bidplane.dev/share"  # of a part of a GPU, in the plane that leases it
+PARENT_ATTRIBUTE = "bidplane.dev/partOf"
 DEVICE_CLASS = "gpu.bidplane.dev"

@@ -33,6 +33,15 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, order=True):
     driver: str
     pool: str  # the ResourceSlice's pool, not a `Pool`
     name: str
+    share: str = ""  # of the device, if not all of it: "1/2", or a MIG profile
+    # Which of its eight parts: eighths; or of a MIG instance the memory slices, the first of
+    # which is its start.
+    slots: tuple[int, ...] = ()
+
+    @property
+    def whole(self) -> Device:
+        """The device that this is, or is a part of."""
+        return msgspec.structs.replace(self, share="", slots=()) if self.share else self
 
 
 class BidReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +59,9 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     node: str
     devices: list[Device]
     max_price: str
+    # Of a gang, one object each: which this is, counted from 0, and how many there are.
+    part: int = 0
+    parts: int = 1
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

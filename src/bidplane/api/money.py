@@ -12,6 +12,8 @@ import re
 
 MICRO = 1_000_000
 SECONDS_PER_HOUR = 3600
+# Parts of a GPU are sold by weight: in 56ths, eighths and sevenths are both whole.
+GPU_WEIGHT = 56
 # Keeps every product of price, GPUs, seconds and rank weight far inside 64 bits.
 LARGEST_PRICE = 1_000_000 * MICRO
 
@@ -51,3 +53,8 @@ def format_credits(micro: int) -> str:
 def cost(price: int, gpus: int, seconds: int) -> int:
     """What `gpus` cost for `seconds` at `price` per GPU-hour, rounded up to a micro-credit."""
     return -(-price * gpus * seconds // SECONDS_PER_HOUR)
+
+
+def rent(price: int, weight: int, seconds: int) -> int:
+    """The same for what is not all whole GPUs: `weight` is in 56ths of one."""
+    return -(-price * weight * seconds // (GPU_WEIGHT * SECONDS_PER_HOUR))

@@ -15,28 +15,101 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import name_problem
-from bidplane.api.bid import MOST_GPUS
+from bidplane.api.bid import MOST_BLOCKS, MOST_GPUS, BidSpec
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
+from bidplane.api.pool import Divides
 from bidplane.core import holds
+from bidplane.core.chain import fraction_share
 
 _WHOLE = re.compile(r"[0-9]{1,9}")
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 
 
 class Ask(msgspec.Struct, frozen=True):
-    gpus: int
+    gpus: int  # whole ones; or 1, of a share
     max_price: str  # "" takes the agent's
     pool: str
+    share: str = ""  # a part of one GPU: "1/2", or a MIG profile
+    gang: str = ""  # the pods of one gang are bid for, won and bound together
+    gang_size: int = 1
+    bid: str = ""  # a Bid written by hand, of which this pod uses what it won
 
 
 def ask_of(pod: Object) -> Ask:
     """The ask of an admitted pod; raises ValueError for one that was not admitted."""
     annotations = pod["metadata"].get("annotations") or {}
+    gpus, share = _wanted(pod)
+    gang = annotations.get(labels.GANG, "")
+    if gang and not _NAME.fullmatch(gang):
+        raise ValueError(
+            f"metadata.annotations[{labels.GANG}]: {gang!r} is not a name: use up to 50 lower-case"
+            " letters, digits and '-'"
+        )
     return Ask(
-        gpus=_gpus(pod["spec"]),
+        gpus=gpus,
         max_price=annotations.get(labels.MAX_PRICE, ""),
         pool=annotations.get(labels.POOL, ""),
+        share=share,
+        gang=gang,
+        gang_size=_gang_size(annotations) if gang else 1,
+        bid=annotations.get(labels.BID_NAME, ""),
     )
+
+
+def _gang_size(annotations: Object) -> int:
+    text = annotations.get(labels.GANG_SIZE, "")
+    size = int(text) if _WHOLE.fullmatch(text) else 0
+    if not 1 <= size <= MOST_BLOCKS:
+        raise ValueError(
+            f"metadata.annotations[{labels.GANG_SIZE}]: {text!r} is not the number of pods of the"
+            f" gang: write 1 to {MOST_BLOCKS}"
+        )
+    return size
+
+
+def _wanted(pod: Object) -> tuple[int, str]:
+    """Whole GPUs; or one part of one, as KAI's annotation or the MIG resource says."""
+    annotations = pod["metadata"].get("annotations") or {}
+    whole = _most(pod["spec"], labels.GPU_RESOURCE)
+    parts = {
+        name.removeprefix(labels.MIG_PREFIX): count
+        for name in sorted(_resources(pod["spec"], labels.MIG_PREFIX))
+        if (count := _most(pod["spec"], name))
+    }
+    fraction = annotations.get(labels.GPU_FRACTION)
+    if sum((bool(whole), bool(parts), fraction is not None)) > 1 or len(parts) > 1:
+        raise ValueError(
+            "spec: the pod asks for GPUs in more than one way: a lease is whole GPUs, or one"
+            " part of a GPU; use a pod for each"
+        )
+    if fraction is not None:
+        try:
+            return 1, fraction_share(fraction)
+        except ValueError as error:
+            raise ValueError(f"metadata.annotations[{labels.GPU_FRACTION}]: {error}") from None
+    for profile, count in parts.items():
+        if count > 1:
+            raise ValueError(
+                f"spec: the pod asks for {count} × {profile}; one part of a GPU is sold to a pod:"
+                " ask for a larger profile, or use a pod for each"
+            )
+        return 1, profile
+    return whole, ""
+
+
+def shape_problems(spec: BidSpec) -> Iterator[str]:
+    """What no pool could sell of a bid, one sentence each."""
+    for field, choice in [("spec", spec)] + [
+        (f"spec.otherwise[{n}]", choice) for n, choice in enumerate(spec.otherwise)
+    ]:
+        if choice.share and (choice.gpus != 1 or choice.spread):
+            yield (
+                f"{field}: a bid for {choice.share!r} is for one part of one GPU: set gpus to 1,"
+                " and blocks for several"
+            )
+        if choice.gpus * choice.blocks > MOST_GPUS:
+            yield f"{field}: it is for {choice.gpus * choice.blocks} GPUs; the most is {MOST_GPUS}"
 
 
 def problems(kind: Kind, obj: Object) -> list[str]:
@@ -49,7 +122,7 @@ def problems(kind: Kind, obj: Object) -> list[str]:
         case _ if kind == BID:
             return [*_bid_problems(obj["spec"]), *_hold_problems(obj)]
         case _ if kind == POOL:
-            return list(_bad_price("spec.floorPrice", obj["spec"].get("floorPrice", "")))
+            return list(_pool_problems(obj["spec"]))
     return []
 
 
@@ -59,7 +132,7 @@ def _pod_problems(pod: Object) -> Iterator[str]:
     if price is not None:
         yield from _bad_price(f"metadata.annotations[{labels.MAX_PRICE}]", price)
     try:
-        _gpus(pod["spec"])
+        ask_of(pod)
     except ValueError as error:
         yield str(error)
 
@@ -71,12 +144,17 @@ def _bid_problems(spec: Object) -> Iterator[str]:
     ]:
         if "maxPrice" in choice or field == "spec":
             yield from _bad_price(f"{field}.maxPrice", choice.get("maxPrice", ""))
-        # The market can sell these; a lease that is one node cannot hold them yet.
-        if choice.get("blocks", 1) > 1 or choice.get("spread"):
-            yield (
-                f"{field}: a lease is one node so far, so blocks and spread cannot be used:"
-                " write one Bid for each block"
-            )
+    try:
+        yield from shape_problems(msgspec.convert(spec, BidSpec))
+    except msgspec.ValidationError:
+        return  # the schema has said so
+
+
+def _pool_problems(spec: Object) -> Iterator[str]:
+    if "floorPrice" in spec:
+        yield from _bad_price("spec.floorPrice", spec["floorPrice"])
+    if spec.get("divides") == Divides.MIG and not spec.get("geometry"):
+        yield "spec.geometry: say how each GPU is cut, for example [{profile: 3g.40gb, start: 4}]"
 
 
 def _hold_problems(bid: Object) -> Iterator[str]:
@@ -107,21 +185,33 @@ def _bad_price(field: str, text: str) -> Iterator[str]:
         yield f"{field}: {error}"
 
 
-def _gpus(spec: Object) -> int:
+def _resources(spec: Object, prefix: str) -> set[str]:
+    return {
+        name
+        for field in ("initContainers", "containers")
+        for container in spec.get(field) or ()
+        for amounts in (container.get("resources") or {}).values()
+        if isinstance(amounts, dict)
+        for name in amounts
+        if name.startswith(prefix)
+    }
+
+
+def _most(spec: Object, resource: str) -> int:
     """
-    The GPUs a pod needs at once.
+    How many of a resource a pod needs at once.
 
     Init containers run one after the other before the rest; those that restart always
     (sidecars) stay beside whatever comes after them.
     """
     staying, most = 0, 0
     for i, container in _each(spec, "initContainers"):
-        count = _limit(f"spec.initContainers[{i}]", container)
+        count = _limit(f"spec.initContainers[{i}]", container, resource)
         most = max(most, staying + count)
         if container.get("restartPolicy") == "Always":
             staying += count
     for i, container in _each(spec, "containers"):
-        staying += _limit(f"spec.containers[{i}]", container)
+        staying += _limit(f"spec.containers[{i}]", container, resource)
     most = max(most, staying)
     if most > MOST_GPUS:
         raise ValueError(f"spec: the pod asks for {most} GPUs; the most is {MOST_GPUS}")
@@ -132,11 +222,11 @@ def _each(spec: Object, field: str) -> Iterator[tuple[int, Any]]:
     return enumerate(spec.get(field) or ())
 
 
-def _limit(path: str, container: Object) -> int:
+def _limit(path: str, container: Object, resource: str) -> int:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    value = limits.get(labels.GPU_RESOURCE, requests.get(labels.GPU_RESOURCE, "0"))
-    field = f"{path}.resources.limits[{labels.GPU_RESOURCE}]"
+    value = limits.get(resource, requests.get(resource, "0"))
+    field = f"{path}.resources.limits[{resource}]"
     if not _WHOLE.fullmatch(str(value)):
         raise ValueError(f"{field}: {value!r} is not a whole number of GPUs")
     return int(value)

@@ -7,7 +7,12 @@ packing would be needed otherwise (see `market.room`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fractions import Fraction
+
 import msgspec
+
+from bidplane.api.money import GPU_WEIGHT
 
 CHAIN = (8, 4, 2, 1)  # GPUs of a block, all in one link domain
 EIGHTHS = "eighths"
@@ -20,10 +25,33 @@ class Leaf(msgspec.Struct, frozen=True):
     per_gpu: int  # how many there are on one GPU
     weight: int  # of its price, in 56ths of a GPU: eighths and sevenths are both whole
     in_chain: bool = True  # each divides the one before; a MIG profile stands alone
+    starts: tuple[int, ...] = ()  # of a MIG profile: where on the GPU its instances begin
+    span: int = 0  # of a MIG profile: how many memory slices one takes
+
+    @property
+    def kind(self) -> str:
+        """What a cut GPU counts it by: a chain's leaves are all made of eighths."""
+        return EIGHTHS if self.in_chain else self.name
+
+    @property
+    def units(self) -> int:
+        """How many of its kind one takes."""
+        return UNITS // self.per_gpu if self.in_chain else 1
+
+    def slots(self, places: Iterable[int]) -> tuple[int, ...]:
+        """The eighths, or memory slices, that an instance at `places` occupies."""
+        if self.in_chain:
+            return tuple(places)
+        return tuple(at for start in places for at in range(start, start + self.span))
 
 
-GPU_WEIGHT = 56
+UNITS = 8  # parts of one GPU that a lease can name: eighths, or MIG's memory slices
 FRACTIONS = (Leaf("1/2", 2, 28), Leaf("1/4", 4, 14), Leaf("1/8", 8, 7))
+
+
+def uncut(leaves: Iterable[Leaf]) -> dict[str, tuple[int, ...]]:
+    """By kind, the places of a GPU that is about to be cut."""
+    return {leaf.kind: tuple(range(UNITS)) if leaf.in_chain else leaf.starts for leaf in leaves}
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -42,6 +70,33 @@ class Block(msgspec.Struct, frozen=True):
     def gpus(self) -> int:
         """Whole GPUs, wherever they are."""
         return self.size * self.count + sum(self.rest)
+
+
+def weight_of(block: Block, leaves: Iterable[Leaf]) -> int:
+    """How much of a price per GPU-hour a movable block is, in 56ths."""
+    for leaf in leaves:
+        if leaf.name == block.share:
+            return leaf.weight * block.count
+    return GPU_WEIGHT * block.gpus
+
+
+def fraction_share(text: str) -> str:
+    """
+    The share a fraction of a GPU is sold as: "0.5" is "1/2", and "0.3" is "1/2", too, the
+    next size up. Raises ValueError for what is not a fraction of one GPU.
+    """
+    try:
+        wanted = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        wanted = Fraction(0)
+    if not 0 < wanted < 1:
+        raise ValueError(f'{text!r} is not a fraction of a GPU: write one such as "0.5"')
+    for leaf in reversed(FRACTIONS):
+        if wanted <= Fraction(1, leaf.per_gpu):
+            return leaf.name
+    raise ValueError(
+        f"{text!r} of a GPU is sold as a whole one: ask for 1 GPU, or for at most half"
+    )
 
 
 def block_size(gpus: int) -> int | None:

@@ -21,6 +21,7 @@ class Event(enum.StrEnum):
     OUTBID = "Outbid"
     UNFUNDED = "Unfunded"  # the wallet cannot cover the next epoch
     UNCLAIMED = "Unclaimed"  # won, and not claimed in time
+    INVENTORY_CHANGED = "InventoryChanged"  # won, and a device was gone before it began
     LEFT = "Left"  # nothing uses it any more, or its agent asked for release
 
 
@@ -28,6 +29,7 @@ TRANSITIONS: dict[Phase, dict[Event, Phase]] = {
     Phase.PENDING: {
         Event.CLAIMED: Phase.ACTIVE,
         Event.UNCLAIMED: Phase.RELEASED,
+        Event.INVENTORY_CHANGED: Phase.RELEASED,
         Event.LEFT: Phase.RELEASED,
     },
     Phase.ACTIVE: {

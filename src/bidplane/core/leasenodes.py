@@ -7,6 +7,7 @@ to the others.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -51,9 +52,19 @@ def node(lease: Object, host_node: Object | None) -> dict[str, Any]:
     }
 
 
+def resources(lease: Object) -> dict[str, str]:
+    """What the node has of GPUs: exactly what was won."""
+    devices = lease["spec"]["devices"]
+    share = devices[0].get("share", "")
+    if not share:
+        return {labels.GPU_RESOURCE: str(len(devices))}
+    if "/" in share:
+        return {labels.EIGHTHS_RESOURCE: str(sum(len(d["slots"]) for d in devices))}
+    return {labels.MIG_PREFIX + share: str(len(devices))}
+
+
 def node_status(lease: Object, *, now: str) -> dict[str, Any]:
-    count = str(len(lease["spec"]["devices"]))
-    room = {**_ROOM, labels.GPU_RESOURCE: count}
+    room = {**_ROOM, **resources(lease)}
     status = lease["status"]
     draining = status["phase"] == Phase.DRAINING
     conditions = [
@@ -122,14 +133,46 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
             "nodeName": name,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
             "devices": [
-                dict(
+                _shown(
+                    device,
                     known.get((device["driver"], device["pool"], device["name"]))
-                    or {"name": device["name"]}
+                    or {"name": device["name"]},
                 )
                 for device in devices
             ],
         },
     }
+
+
+def _shown(leased: Object, device: Object) -> dict[str, Any]:
+    """The device as its holder sees it: of a part, named after it and no larger than it."""
+    share, slots = leased.get("share", ""), list(leased.get("slots") or ())
+    if not share:
+        return dict(device)
+    suffix = "-".join((re.sub(r"[^a-z0-9]+", "-", share), str(slots[0])))
+    capacity = {
+        name: {**value, "value": _eighths(value["value"], len(slots))}
+        for name, value in (device.get("capacity") or {}).items()
+    }
+    attributes = {
+        **(device.get("attributes") or {}),
+        labels.PARENT_ATTRIBUTE: {"string": device["name"]},
+        labels.SHARE_ATTRIBUTE: {"string": share},
+    }
+    shown = {**device, "name": f"{device['name']}-{suffix}", "attributes": attributes}
+    return {**shown, "capacity": capacity} if capacity else shown
+
+
+def _eighths(amount: str, count: int) -> str:
+    """So many eighths of a quantity, in its own unit if that is whole."""
+    match = re.fullmatch(r"([0-9]+)([A-Za-z]*)", amount)
+    if match is None:
+        return amount
+    number, unit = int(match[1]) * count, match[2]
+    if number % 8 == 0:
+        return f"{number // 8}{unit}"
+    smaller = {"Gi": "Mi", "Mi": "Ki", "Ti": "Gi"}.get(unit)
+    return f"{number * 1024 // 8}{smaller}" if smaller else f"{number // 8}{unit}"
 
 
 def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bidplane.core.chain import GPU_WEIGHT, Leaf
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import Leaf
 
 COMPUTE_SLICES = 7
 MEMORY_SLICES = 8
@@ -101,6 +102,13 @@ def leaves(geometry: Sequence[Slot], gigabytes: int) -> tuple[Leaf, ...]:
     known = profiles(gigabytes)
     names = sorted({slot.profile for slot in geometry}, key=lambda n: (-known[n].weight, n))
     return tuple(
-        Leaf(name, sum(s.profile == name for s in geometry), known[name].weight, in_chain=False)
+        Leaf(
+            name,
+            len(starts := tuple(sorted(s.start for s in geometry if s.profile == name))),
+            known[name].weight,
+            in_chain=False,
+            starts=starts,
+            span=known[name].memory,
+        )
         for name in names
     )

@@ -11,15 +11,25 @@ on the fullest GPU that is cut already, and only then is another one cut.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from bidplane.core.chain import EIGHTHS, Block, Leaf
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import Block, Leaf, uncut
 
 
 class PlacementError(Exception):
     """Clearing promised room that is not there: a bug in one of the two."""
+
+
+class Parting(msgspec.Struct, frozen=True):
+    """What a displaced lease leaves of one cut device."""
+
+    lease: str
+    kind: str
+    places: tuple[int, ...]
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -28,14 +38,18 @@ class Shelf(msgspec.Struct, frozen=True):
     domain: str
     free: tuple[str, ...]
     leaving: Mapping[str, tuple[str, ...]] = {}  # by displaced lease
-    cut: Mapping[str, Mapping[str, int]] = {}  # by device that is cut: free leaves, or eighths
+    # By device that is cut, what is free by kind: eighths, or starts of a profile.
+    cut: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    parted: Mapping[str, Sequence[Parting]] = {}  # by device that is cut
 
 
 class Seat(msgspec.Struct, frozen=True):
     domain: str  # the first, if it is a gang's
-    devices: tuple[str, ...]
-    taken_from: dict[str, int] = {}  # by displaced lease: how many of its devices
+    devices: tuple[str, ...]  # of a gang, block after block
+    taken_from: dict[str, int] = {}  # by displaced lease: how much of it, in 56ths of a GPU
     domains: tuple[str, ...] = ()  # all of a gang's, one per block; () when it is one
+    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: eighths, or a start
+    parts: tuple[int, ...] = ()  # of a gang, how many devices each block has
 
 
 def place(
@@ -77,9 +91,11 @@ def joined(parts: Sequence[Seat]) -> Seat:
             taken[lease] = taken.get(lease, 0) + count
     return Seat(
         parts[0].domain,
-        tuple(sorted(device for part in parts for device in part.devices)),
+        tuple(device for part in parts for device in part.devices),
         taken,
         tuple(part.domain for part in parts),
+        tuple(place for part in parts for place in part.places),
+        tuple(len(part.devices) for part in parts),
     )
 
 
@@ -91,28 +107,47 @@ def _best(stocks: Iterable[Stock], size: int, winner: str) -> Stock:
 
 
 def _share(stocks: Iterable[Stock], leaf: Leaf, leaves: tuple[Leaf, ...], winner: str) -> Seat:
-    """One share: where least is left beside it; else of a GPU that is cut for it."""
+    """One share: free before waited for, where least is left beside it; else another GPU is cut."""
     stocks = list(stocks)
-    key = EIGHTHS if leaf.in_chain else leaf.name
-    units = 8 // leaf.per_gpu if leaf.in_chain else 1
     open_ = [
-        (parts[key], device, stock)
+        (max(0, leaf.units - parts.count_free), len(parts.places), device, stock)
         for stock in stocks
-        for device, parts in stock.cut.items()
-        if parts.get(key, 0) >= units
+        for (device, kind), parts in stock.cut.items()
+        if kind == leaf.kind and len(parts.places) >= leaf.units
     ]
     if open_:
-        _, device, stock = min(open_, key=lambda item: item[:2])
-        stock.cut[device][key] -= units
-        return Seat(stock.domain, (device,), stock.awaited.get(device, {}))
-    stock = _best(stocks, 1, winner)
-    seat = stock.take(1)
-    (device,) = seat.devices
-    parts = {EIGHTHS: 8} if leaf.in_chain else {other.name: other.per_gpu for other in leaves}
-    parts[key] -= units
-    stock.cut[device] = parts
-    stock.awaited[device] = seat.taken_from
-    return seat
+        _, _, device, stock = min(open_, key=lambda item: item[:3])
+    else:
+        stock = _best(stocks, 1, winner)
+        seat = stock.take(1)
+        (device,) = seat.devices
+        lease = next(iter(seat.taken_from), "")
+        for kind, places in uncut(leaves).items():
+            stock.cut[device, kind] = Parts([(place, lease) for place in places])
+    taken = stock.cut[device, leaf.kind].take(leaf.units)
+    taken_from: dict[str, int] = {}
+    for _, lease in taken:
+        if lease:
+            taken_from[lease] = taken_from.get(lease, 0) + leaf.weight // leaf.units
+    return Seat(stock.domain, (device,), taken_from, places=(tuple(p for p, _ in taken),))
+
+
+class Parts:
+    """The places of one kind on a cut device, each with the lease that must leave it first."""
+
+    def __init__(self, places: Iterable[tuple[int, str]]) -> None:
+        # What is free now comes first; the lease that leaves most, before others.
+        places = list(places)
+        most = Counter(lease for _, lease in places if lease)
+        self.places = sorted(places, key=lambda p: (bool(p[1]), -most[p[1]], p[1], p[0]))
+
+    @property
+    def count_free(self) -> int:
+        return sum(not lease for _, lease in self.places)
+
+    def take(self, units: int) -> list[tuple[int, str]]:
+        taken, self.places = self.places[:units], self.places[units:]
+        return sorted(taken)
 
 
 class Stock:
@@ -121,8 +156,14 @@ class Stock:
     def __init__(self, shelf: Shelf) -> None:
         self.domain = shelf.domain
         self.free = sorted(shelf.free)
-        self.cut = {device: dict(parts) for device, parts in shelf.cut.items()}
-        self.awaited: dict[str, dict[str, int]] = {}  # by device cut here: whom it waits for
+        self.cut: dict[tuple[str, str], Parts] = {}  # by device and kind
+        for device, kinds in shelf.cut.items():
+            for kind, free in kinds.items():
+                places = [(place, "") for place in free]
+                for gone in shelf.parted.get(device, ()):
+                    if gone.kind == kind:
+                        places += [(place, gone.lease) for place in gone.places]
+                self.cut[device, kind] = Parts(places)
         # The lease that gives up most comes first, so that a winner waits for few.
         self.leaving = sorted(
             ((lease, sorted(devices)) for lease, devices in shelf.leaving.items()),
@@ -140,6 +181,6 @@ class Stock:
         for lease, stack in self.leaving:
             while stack and len(devices) < size:
                 devices.append(stack.pop(0))
-                taken_from[lease] = taken_from.get(lease, 0) + 1
+                taken_from[lease] = taken_from.get(lease, 0) + GPU_WEIGHT
         self.total -= size
         return Seat(self.domain, tuple(sorted(devices)), taken_from)

@@ -1,9 +1,10 @@
 """
 An agent's scheduler: its pods, bids and leases in; what to do next out.
 
-Rule 1: a pending pod that asks for GPUs has exactly one bid.
-Rule 2: a pod is bound to the lease its bid won, and to nothing else.
-Rule 3: a lease that no pod uses, or is about to, is released.
+Rule 1: a pending pod that asks for GPUs has exactly one bid; the pods of a gang share one.
+Rule 2: a pod is bound to the lease its bid won, and to nothing else; a gang's pods each to
+        a block of it, once all of it is there.
+Rule 3: a lease that no pod uses, or is about to, is released; a gang's as a whole.
 
 The plan is a function of what the plane says now. Carrying out any part of it, in any
 order, and planning again comes to the same end.
@@ -126,6 +127,12 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
             f" give a container resources.limits[{labels.GPU_RESOURCE}]",
         )
         return
+    if ask.gang:
+        yield from _gang_member(snapshot, pod, ask)
+        return
+    if ask.bid:
+        yield from _guest(snapshot, pod, ask)
+        return
     bid = _bid_of(snapshot, pod)
     if bid is None:
         yield CreateBid(pod, _bid_for(pod, ask, snapshot.max_price))
@@ -141,6 +148,115 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
     yield _explain(pod, bid, lease)
 
 
+def _gang_member(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
+    namespace = pod["metadata"]["namespace"]
+    members = [p for p in snapshot.pods if _gang_of(p) == (namespace, ask.gang)]
+    waiting = sorted((p for p in members if is_pending(p)), key=_name)
+    bid = _named_bid(snapshot, namespace, gang_bid_name(ask.gang))
+    if bid is None:
+        if len(waiting) < ask.gang_size:
+            here = f"{len(waiting)} of the {ask.gang_size} pods of gang {ask.gang} wait"
+            yield Explain(pod, "WaitingForGang", f"{here}; they are bid for together")
+        elif any(_safe_ask(member) != ask for member in waiting):
+            yield Explain(
+                pod,
+                "GangDiffers",
+                f"the pods of gang {ask.gang} do not all ask for the same GPUs, price and size:"
+                " make them alike",
+            )
+        elif pod is waiting[0]:
+            yield CreateBid(pod, _gang_bid(pod, ask, snapshot.max_price))
+        return
+    blocks = _blocks_of(snapshot, bid)
+    if phase_of(bid) == BidPhase.ENDED or (blocks and not any(map(_is_held, blocks))):
+        # What it won is over, or ends. A bid wins once, so ask anew, all together.
+        if pod is waiting[0]:
+            yield DeleteBid(bid)
+        return
+    free = [lease for lease in blocks if _is_held(lease) and _can_take(snapshot, lease)]
+    busy = [lease for lease in blocks if _is_used(snapshot, lease)]
+    place = waiting.index(pod)
+    # Bound only when every block is there: none runs before all can.
+    if blocks and len(free) + len(busy) == blocks[0]["spec"].get("parts", 1) and place < len(free):
+        yield BindPod(pod, free[place]["metadata"]["name"])
+        return
+    yield _explain(pod, bid, blocks[0] if blocks else None)
+
+
+def _guest(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
+    """A pod that uses what a bid written by hand has won."""
+    bid = _named_bid(snapshot, pod["metadata"]["namespace"], ask.bid)
+    if bid is None:
+        message = f"there is no Bid {ask.bid!r} in its namespace; write one, or take"
+        yield Explain(pod, "NoSuchBid", f"{message} {labels.BID_NAME} from the pod")
+        return
+    blocks = _blocks_of(snapshot, bid)
+    for lease in blocks:
+        if _is_held(lease) and _can_take(snapshot, lease) and _suffices(lease, ask):
+            yield BindPod(pod, lease["metadata"]["name"])
+            return
+    if any(map(_is_held, blocks)):
+        yield Explain(pod, "LeaseInUse", f"what {ask.bid} has won is in use, or too small")
+        return
+    yield _explain(pod, bid, None)
+
+
+def _suffices(lease: Object, ask: Ask) -> bool:
+    devices = lease["spec"]["devices"]
+    share = devices[0].get("share", "")
+    return share == ask.share and len(devices) >= ask.gpus
+
+
+def _name(obj: Object) -> str:
+    name: str = obj["metadata"]["name"]
+    return name
+
+
+def _gang_of(pod: Object) -> tuple[str, str]:
+    annotations = pod["metadata"].get("annotations") or {}
+    return pod["metadata"]["namespace"], annotations.get(labels.GANG, "")
+
+
+def _safe_ask(pod: Object) -> Ask | None:
+    try:
+        return ask_of(pod)
+    except ValueError:
+        return None
+
+
+def gang_bid_name(gang: str) -> str:
+    return f"{gang}-gang"
+
+
+def _named_bid(snapshot: Snapshot, namespace: str, name: str) -> Object | None:
+    for bid in snapshot.bids:
+        metadata = bid["metadata"]
+        if (metadata["namespace"], metadata["name"]) == (namespace, name):
+            return None if is_deleted(bid) else bid
+    return None
+
+
+def _blocks_of(snapshot: Snapshot, bid: Object) -> list[Object]:
+    """The leases a bid has won, a gang's block by block, whatever became of them."""
+    name, uid = _on_host(bid), (bid.get("status") or {}).get("lease", "")
+    found = [
+        lease
+        for lease in snapshot.leases
+        if lease["spec"]["bid"]["name"] == name
+        # A gang's next bid has the same name: its status says which of the leases are its.
+        and (not uid or lease["metadata"]["name"].startswith(uid))
+    ]
+    return sorted(found, key=lambda lease: lease["spec"].get("part", 0))
+
+
+def _is_held(lease: Object) -> bool:
+    return phase_of(lease) in (Phase.PENDING, Phase.ACTIVE) and not is_deleted(lease)
+
+
+def _is_used(snapshot: Snapshot, lease: Object) -> bool:
+    return any(is_live_on(pod, lease["metadata"]["name"]) for pod in snapshot.pods)
+
+
 def _explain(pod: Object, bid: Object, lease: Object | None) -> Explain:
     status = bid.get("status") or {}
     if lease is not None and not lease.get("status", {}).get("ready", True):
@@ -153,8 +269,13 @@ def _explain(pod: Object, bid: Object, lease: Object | None) -> Explain:
 def _bids_without_pod(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
     """The garbage collector removes a gone pod's bid; that of one that ends is ours to end."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
+    gangs = {_gang_of(pod) for pod in snapshot.pods if phase_of(pod) not in _FINISHED}
     for bid in snapshot.bids:
-        uid = (bid["metadata"].get("labels") or {}).get(labels.POD_UID)
+        marks = bid["metadata"].get("labels") or {}
+        gang = marks.get(labels.GANG)
+        if gang and not is_deleted(bid) and (bid["metadata"]["namespace"], gang) not in gangs:
+            yield DeleteBid(bid)
+        uid = marks.get(labels.POD_UID)
         if uid is None or bid["metadata"].get("deletionTimestamp"):
             continue  # written by hand: its owner ends it
         pod = by_uid.get(uid)
@@ -200,20 +321,26 @@ def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operatio
     # other, and a lease may be seen before the bid that won it.
     wanted = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
     wanted |= {_on_host(bid) for pod in pending if (bid := _bid_of(snapshot, pod)) is not None}
+    wanted |= {
+        host_name(namespace, gang_bid_name(gang))
+        for namespace, gang in map(_gang_of, pending)
+        if gang
+    }
     by_hand = {
         _on_host(bid)
         for bid in snapshot.bids
-        if labels.POD_UID not in (bid["metadata"].get("labels") or {})
+        if not {labels.POD_UID, labels.GANG} & set(bid["metadata"].get("labels") or {})
     }
+    # A gang is let go of as a whole: while one of its pods runs, so are all of its blocks.
+    busy = {lease["spec"]["bid"]["name"] for lease in snapshot.leases if _is_used(snapshot, lease)}
     for lease in snapshot.leases:
-        name = lease["metadata"]["name"]
         if (
             lease["metadata"].get("deletionTimestamp")
             # Without a phase it was only just made, and says nothing yet.
             or phase_of(lease) in ("", Phase.RELEASED)
             or lease["spec"]["bid"]["name"] in wanted
             or lease["spec"]["bid"]["name"] in by_hand
-            or any(is_live_on(pod, name) for pod in snapshot.pods)
+            or lease["spec"]["bid"]["name"] in busy
         ):
             continue
         yield ReleaseLease(lease)
@@ -242,9 +369,28 @@ def _bid_for(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
                 }
             ],
         },
-        "spec": {
-            "gpus": ask.gpus,
-            "maxPrice": ask.max_price or max_price,
-            **({"pool": ask.pool} if ask.pool else {}),
+        "spec": _bid_spec(ask, max_price),
+    }
+
+
+def _gang_bid(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
+    """One bid for all of a gang. No pod owns it: it ends when the last of them does."""
+    return {
+        "apiVersion": BID.api_version,
+        "kind": BID.kind,
+        "metadata": {
+            "name": gang_bid_name(ask.gang),
+            "namespace": pod["metadata"]["namespace"],
+            "labels": {labels.GANG: ask.gang},
         },
+        "spec": {**_bid_spec(ask, max_price), "blocks": ask.gang_size},
+    }
+
+
+def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
+    return {
+        "gpus": ask.gpus,
+        "maxPrice": ask.max_price or max_price,
+        **({"share": ask.share} if ask.share else {}),
+        **({"pool": ask.pool} if ask.pool else {}),
     }

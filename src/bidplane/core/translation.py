@@ -107,6 +107,11 @@ def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
     for field in ("containers", "initContainers"):
         if spec.get(field):
             spec[field] = [_host_container(namespace, container) for container in spec[field]]
+    if labels.GPU_FRACTION in (pod["metadata"].get("annotations") or {}):
+        # An annotation is the pod's, not a container's: as in KAI, the first one has the GPU.
+        first, *others = spec["containers"]
+        resources = {**first["resources"], "claims": [{"name": "gpus"}]}
+        spec["containers"] = [{**first, "resources": resources}, *others]
     if spec.get("volumes"):
         spec["volumes"] = [_host_volume(namespace, volume) for volume in spec["volumes"]]
     if spec.get("imagePullSecrets"):
@@ -132,7 +137,7 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
         "allocationMode": "ExactCount",
         "count": len(spec["devices"]),
     }
-    claim = {
+    claim: dict[str, Any] = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {
@@ -152,6 +157,19 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
         }
         for device in spec["devices"]
     ]
+    shared = [device for device in spec["devices"] if device.get("share")]
+    if shared:
+        # What the driver must do to hand out a part, in the words DRA has for it.
+        parameters = {
+            "apiVersion": lease["apiVersion"],
+            "kind": "Share",
+            "devices": [
+                {"name": device["name"], "share": device["share"], "slots": device["slots"]}
+                for device in shared
+            ],
+        }
+        opaque = {"driver": shared[0]["driver"], "parameters": parameters}
+        claim["spec"]["devices"]["config"] = [{"requests": ["gpus"], "opaque": opaque}]
     on_node = {"key": "metadata.name", "operator": "In", "values": [spec["node"]]}
     status = {
         "allocation": {
@@ -214,9 +232,9 @@ def _host_container(namespace: str, container: Object) -> dict[str, Any]:
     asked = False
     for field in ("limits", "requests"):
         if resources.get(field):
-            asked |= labels.GPU_RESOURCE in resources[field]
+            asked |= any(map(_is_gpu, resources[field]))
             resources[field] = {
-                key: value for key, value in resources[field].items() if key != labels.GPU_RESOURCE
+                key: value for key, value in resources[field].items() if not _is_gpu(key)
             }
     if asked:
         resources["claims"] = [{"name": "gpus"}]
@@ -231,6 +249,10 @@ def _host_container(namespace: str, container: Object) -> dict[str, Any]:
     if container.get("envFrom"):
         result["envFrom"] = [_renamed(namespace, source) for source in container["envFrom"]]
     return result
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource == labels.GPU_RESOURCE or resource.startswith(labels.MIG_PREFIX)
 
 
 def _host_volume(namespace: str, volume: Object) -> dict[str, Any]:

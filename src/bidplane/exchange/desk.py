@@ -14,7 +14,7 @@ import msgspec
 
 from bidplane.api.agent import host_namespace
 from bidplane.api.lease import Device
-from bidplane.api.money import format_credits
+from bidplane.api.money import GPU_WEIGHT, format_credits
 from bidplane.core.market import LotResult, instant
 from bidplane.core.market.instant import Float
 from bidplane.exchange import inventory
@@ -38,16 +38,18 @@ class Desk:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.floats: dict[str, Float] = {}
-        self._stocks: dict[str, Stock] = {}
-        self._devices: dict[str, dict[str, Device]] = {}  # by pool and key
+        self._stocks: dict[str, Stock] = {}  # by lot
+        self._devices: dict[str, dict[str, Device]] = {}  # by lot and key
 
     def open(
         self, stock: Sequence[Stock], kept: Mapping[str, Kept], lots: Iterable[LotResult]
     ) -> None:
         """After a round: what it kept is for sale, at a price that follows from its own."""
-        self._stocks = {item.pool.name: item for item in stock}
+        self._stocks = {item.lot: item for item in stock}
         self._devices = {
-            name: inventory.by_key(self._stocks[name]) for name, devices in kept.items() if devices
+            lot: {inventory.device_key(d): d for d in self._stocks[lot].where}
+            for lot, devices in kept.items()
+            if devices
         }
         self.floats = {
             lot.lot: Float(
@@ -55,43 +57,60 @@ class Desk:
                 devices=kept[lot.lot],
                 price=instant.opening_price(posted=lot.posted, base=lot.base),
                 base=lot.base,
+                leaves=self._stocks[lot.lot].leaves,
             )
             for lot in lots
             if kept.get(lot.lot)
         }
 
-    def pool(self, name: str) -> PoolView | None:
-        """The pool as the last round knew it."""
-        item = self._stocks.get(name)
+    def pool(self, lot: str) -> PoolView | None:
+        """The pool of a lot, as the last round knew it."""
+        item = self._stocks.get(lot)
         return item.pool if item else None
 
     def buy(
-        self, wallet: Account, *, pool: str, max_price: int, key: str, now: int
+        self, wallet: Account, *, pool: str, max_price: int, key: str, now: int, share: str = ""
     ) -> Lease | NoSale:
-        """One GPU of the pool, now; or why not. The same key buys once."""
+        """One GPU of the pool, or one part of one, now; or why not. The same key buys once."""
         uid = wallet.id.partition("/")[2]
         bid = f"order/{uid}/{key}"
         made = self._ledger.lease(lease_id(bid))
         if made is not None:
-            if (made.pool, made.max_price) != (pool, max_price):
+            if (made.pool, made.max_price, made.share) != (pool, max_price, share):
                 return NoSale("KeyReused", f"key {key!r} was used for another order")
             return made
-        if pool not in self._stocks:
+        stocks = [item for item in self._stocks.values() if item.pool.name == pool]
+        if not stocks:
             return NoSale("NoSuchPool", f"there is no pool {pool!r}")
-        offer = self.floats.get(pool)
-        if offer is None or not offer.devices:
+        if share and all(item.leaf(share) is None for item in stocks):
+            sold = sorted({leaf.name for item in stocks for leaf in item.leaves})
+            names = ", ".join(sold) or "whole GPUs only"
+            return NoSale("ShapeNotSold", f"{pool} does not sell {share!r}; it sells {names}")
+        offers = [
+            (offer.asked, offer.lot, found)
+            for item in stocks
+            if (offer := self.floats.get(item.lot)) and (found := offer.sell(share))
+        ]
+        if not offers:
             message = "nothing is kept for instant orders there now; write a Bid for the next round"
             return NoSale("SoldOut", message)
-        if max_price < offer.asked:
-            asked = format_credits(offer.asked)
-            return NoSale("PriceTooLow", f"one GPU costs {asked} now; offer that, or write a Bid")
-        item = self._stocks[pool]
-        domain, name = offer.devices[0]
-        device = self._devices[pool][name]
+        asked, lot, (sale, left) = min(offers, key=lambda offer: offer[:2])
+        if max_price < asked:
+            price = format_credits(asked)
+            return NoSale(
+                "PriceTooLow", f"a GPU-hour costs {price} now; offer that, or write a Bid"
+            )
+        item = self._stocks[lot]
+        device, weight = self._devices[lot][sale.device], GPU_WEIGHT
+        if (leaf := item.leaf(share)) is not None:
+            slots, weight = leaf.slots(sale.places), leaf.weight
+            device = msgspec.structs.replace(device, share=share, slots=slots)
         terms = item.pool.terms
         with self._ledger.commit(now) as commit:
             account = commit.account(wallet_of(uid))
-            short = leases.hold_for(max_price, 1, terms) - (account.available if account else 0)
+            short = leases.hold_for(max_price, weight, terms) - (
+                account.available if account else 0
+            )
             if account is None or not account.is_open or short > 0:
                 missing = f"the wallet is {format_credits(short)} credits short of what this holds"
                 return NoSale("WalletTooSmall", missing)
@@ -107,14 +126,15 @@ class Desk:
                 ),
                 terms,
                 pool=pool,
-                domain=domain,
+                domain=sale.domain,
                 devices=(device,),
+                weight=weight,
                 max_price=max_price,
-                price=offer.asked,
-                base=offer.base,
+                price=asked,
+                base=left.base,
                 owed=0,
                 waits_for=(),
                 instant=True,
             )
-        self.floats[pool] = offer.after_sale()
+        self.floats[lot] = left
         return lease

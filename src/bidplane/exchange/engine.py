@@ -17,8 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bidplane.api.bid import BidStatus
+from bidplane.api.bid import BidReason, BidStatus
 from bidplane.api.lease import Device, Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.pool import PoolStatus
 from bidplane.core.chain import block_size
 from bidplane.core.lease import Event
@@ -39,9 +40,9 @@ from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.exchange import inventory
 from bidplane.exchange.desk import Desk, Kept
-from bidplane.exchange.inventory import Stock
+from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
-from bidplane.exchange.status import bid_statuses, pool_status
+from bidplane.exchange.status import bid_statuses, pool_statuses
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.leases import Winner
@@ -69,12 +70,13 @@ class Engine:
         with self.ledger.commit(round(now * 1000)) as commit:
             _keep_wallets(commit, snapshot)
             _observe(commit, snapshot)
-            stock = inventory.stocks(snapshot.pools, snapshot.devices)
-            _breach(commit, stock)
+            standing = _standing(commit, snapshot)
+            shop = inventory.shop(snapshot.pools, snapshot.devices, standing)
+            _breach(commit, shop.stocks)
             _settle(commit)
-            given, kept = _round_input(commit, snapshot, stock)
+            given, kept, refused = _round_input(commit, snapshot, standing, shop)
             result = clear_round(given)
-            _apply(commit, snapshot, stock, given, result)
+            _apply(commit, snapshot, shop.stocks, given, result)
             # A round that came to what the last one did is not worth a record.
             outcome = tuple((loss.ask, loss.reason.value) for loss in result.lost)
             number = self._round
@@ -82,16 +84,16 @@ class Engine:
                 number = commit.add_round(
                     input=msgspec.json.encode(given), result=msgspec.json.encode(result)
                 )
-            bids = bid_statuses(commit, snapshot, result, number)
+            bids = bid_statuses(commit, snapshot, result, refused, number)
         recorded = number != self._round
         self._round, self._outcome = number, outcome
-        self.desk.open(stock, kept, result.lots)
+        self.desk.open(shop.stocks, kept, result.lots)
         return Report(
             round=number,
             recorded=recorded,
             result=result,
             bids=bids,
-            pools={lot.lot: pool_status(lot) for lot in result.lots},
+            pools=pool_statuses(shop.stocks, result),
         )
 
 
@@ -125,14 +127,24 @@ def _observe(commit: Commit, snapshot: Snapshot) -> None:
 
 
 def _breach(commit: Commit, stock: Sequence[Stock]) -> None:
-    """A running lease whose device is gone pays no more from now on."""
-    stocks = {item.pool.name: item for item in stock}
+    """
+    A running lease whose device is gone pays no more from now on, and pays again when it is
+    back. One that was won and has not begun is void: its holder bids anew.
+    """
+    here: dict[str, set[Device]] = {}
+    for item in stock:
+        here.setdefault(item.pool.name, set()).update(item.where)
     for lease in commit.live_leases():
-        item = stocks.get(lease.pool)
-        if item is None or lease.breached_at or lease.phase is Phase.PENDING:
+        if lease.pool not in here:
             continue
-        if inventory.breached(item, lease):
+        gone = any(device.whole not in here[lease.pool] for device in lease.devices)
+        if lease.phase is Phase.PENDING:
+            if gone:
+                leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
+        elif gone and not lease.breached_at:
             leases.breach(commit, lease.id)
+        elif lease.breached_at and not gone:
+            leases.mend(commit, lease.id)
 
 
 def _settle(commit: Commit) -> None:
@@ -141,49 +153,51 @@ def _settle(commit: Commit) -> None:
             leases.notice(commit, lease.id, Event.UNFUNDED)
 
 
+Refusals = dict[str, tuple[BidReason, str]]  # by uid, bids that no lot can serve as they are
+
+
 def _round_input(
-    commit: Commit, snapshot: Snapshot, stock: Iterable[Stock]
-) -> tuple[RoundInput, dict[str, Kept]]:
-    """What the market is given; and by pool, what is kept out of it for the instant path."""
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], shop: Shop
+) -> tuple[RoundInput, dict[str, Kept], Refusals]:
+    """
+    What the market is given; by lot, what is kept out of it for the instant path; and the
+    bids that take no part because nothing is sold as they want it.
+    """
     live = commit.live_leases()
-    standing = _standing(commit, snapshot)
     kept: dict[str, Kept] = {}
     lots: list[Lot] = []
     running: list[Incumbent] = []
-    pools: list[PoolView] = []
-    for item in stock:
-        pool = item.pool
-        terms = pool.terms
-        price = _price(commit, item)
-        wallets.seed_fund(
-            commit,
-            pool=pool.name,
-            wanted=preemption.seed(
-                preemption.seed_price(pool.floor, price.base),
-                item.devices,
-                terms.notice_seconds,
-                terms.restart_seconds,
-            ),
-        )
+    prices = {item.lot: _price(commit, item) for item in shop.stocks}
+    _seed_funds(commit, shop.stocks, prices)
+    sizes: dict[str, int] = {}
+    for item in shop.stocks:
+        sizes[item.pool.name] = sizes.get(item.pool.name, 0) + item.devices
+    for item in shop.stocks:
+        pool, price = item.pool, prices[item.lot]
         fund = commit.account(fund_of(pool.name))
+        # Lots of one pool share its fund, each as large as it is.
+        part = fund.available * item.devices // max(1, sizes[pool.name]) if fund else 0
         domains = inventory.domains(item, live)
-        waiting = [block_size(b.gpus) or b.gpus for b in standing if b.pool in ("", pool.name)]
-        kept[pool.name] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
+        waiting = [
+            block_size(b.gpus) or b.gpus
+            for b in standing
+            if b.pool in ("", pool.name) and not b.share
+        ]
+        kept[item.lot] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
         lots.append(
             Lot(
-                name=pool.name,
+                name=item.lot,
                 base=price.base,
                 posted=max(price.posted, price.base),
-                fund=fund.available if fund else 0,
-                domains=instant.without(domains, kept[pool.name]),
+                fund=part,
+                domains=instant.without(domains, kept[item.lot]),
+                leaves=item.leaves,
                 exact=pool.exact,
-                floated=len(kept[pool.name]),
+                floated=len(kept[item.lot]),
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at)
-        pools.append(pool)
-    owners = {agent.name: agent.owner for agent in snapshot.agents}
-    asks = [_ask(bid, owners, pools, commit.at) for bid in standing]
+    asks, refused = _asks(commit, snapshot, standing, shop)
     available = {
         agent.name: wallet.available
         for agent in snapshot.agents
@@ -196,7 +210,48 @@ def _round_input(
         incumbents=tuple(running),
         available=available,
     )
-    return given, kept
+    return given, kept, refused
+
+
+def _seed_funds(commit: Commit, stocks: Sequence[Stock], prices: Mapping[str, LotPrice]) -> None:
+    for pool in {item.pool.name: item.pool for item in stocks}.values():
+        wanted = sum(
+            preemption.seed(
+                preemption.seed_price(pool.floor, prices[item.lot].base),
+                item.devices,
+                pool.terms.notice_seconds,
+                pool.terms.restart_seconds,
+            )
+            for item in stocks
+            if item.pool.name == pool.name
+        )
+        wallets.seed_fund(commit, pool=pool.name, wanted=wanted)
+
+
+def _asks(
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], shop: Shop
+) -> tuple[list[Ask], Refusals]:
+    owners = {agent.name: agent.owner for agent in snapshot.agents}
+    asks: list[Ask] = []
+    refused: Refusals = {}
+    for bid in standing:
+        able: list[Ask] = []
+        why: list[tuple[BidReason, str]] = []
+        for option, choice in enumerate((bid, *bid.otherwise)):
+            lots = shop.lots_for(choice)
+            if lots and isinstance(lots[0], BidReason):
+                why.append(lots)  # type: ignore[arg-type]
+            else:
+                ask = _ask(choice, owners, shop.stocks, commit.at)
+                # A pool nobody has is named to the round, which says so.
+                lot = "" if lots else choice.pool
+                able.append(msgspec.structs.replace(ask, lot=lot, lots=lots, option=option))
+        if able:
+            first, *rest = able
+            asks.append(msgspec.structs.replace(first, otherwise=tuple(rest)))
+        else:
+            refused[bid.uid] = why[0]
+    return asks, refused
 
 
 def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:
@@ -218,8 +273,7 @@ def _name(bid: BidView) -> tuple[str, str]:
     return bid.namespace, bid.name
 
 
-def _ask(bid: BidView, owners: Mapping[str, str], pools: Sequence[PoolView], at: int) -> Ask:
-    gpus = bid.gpus if bid.spread else (block_size(bid.gpus) or bid.gpus) * bid.blocks
+def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], at: int) -> Ask:
     # The earlier bid goes first; within a second a hash decides, which nobody can choose
     # to any effect. Running leases have small ties: they go before equal bids.
     chance = int.from_bytes(hashlib.sha256(bid.uid.encode()).digest()[:4], "big")
@@ -231,12 +285,24 @@ def _ask(bid: BidView, owners: Mapping[str, str], pools: Sequence[PoolView], at:
         price=bid.price,
         blocks=bid.blocks,
         spread=bid.spread,
-        lot=bid.pool,
+        share=bid.share,
         weight=ONE + _age(bid, at),
         tie=((bid.created + 1) << 32) | chance,
-        hold={pool.name: leases.hold_for(bid.price, gpus, pool.terms) for pool in pools},
-        otherwise=tuple(_ask(choice, owners, pools, at) for choice in bid.otherwise),
+        hold={
+            item.lot: leases.hold_for(bid.price, _weight(bid, item), item.pool.terms)
+            for item in stocks
+            if bid.pool in ("", item.pool.name)
+        },
     )
+
+
+def _weight(bid: BidView, item: Stock) -> int:
+    """What it would pay of its price in that lot, in 56ths; 0 where it is not sold."""
+    if bid.share:
+        leaf = item.leaf(bid.share)
+        return leaf.weight * bid.gpus * bid.blocks if leaf else 0
+    gpus = bid.gpus if bid.spread else (block_size(bid.gpus) or bid.gpus) * bid.blocks
+    return GPU_WEIGHT * gpus
 
 
 def _age(bid: BidView, at: int) -> int:
@@ -248,14 +314,16 @@ def _age(bid: BidView, at: int) -> int:
 def _price(commit: Commit, item: Stock) -> LotPrice:
     """The lot's price as it is now: a function of what was written down, and the time."""
     pool = item.pool
-    known = commit.lot(pool.name)
+    known = commit.lot(item.lot)
     if known is None:
+        parent = commit.lot(pool.name)  # it was split off: it begins at the whole's price
         return LotPrice(
-            lot=pool.name,
-            base=pool.floor,
-            posted=pool.floor,
+            lot=item.lot,
+            base=max(pool.floor, parent.base) if parent else pool.floor,
+            posted=max(pool.floor, parent.posted) if parent else pool.floor,
             devices=item.devices,
             leased=0,
+            used=0,
             unserved=0,
             at=commit.at,
         )
@@ -263,8 +331,8 @@ def _price(commit: Commit, item: Stock) -> LotPrice:
         BasePrice(
             base=known.base,
             at=known.at,
-            devices=known.devices,
-            leased=known.leased,
+            devices=GPU_WEIGHT * known.devices,
+            leased=known.used,
             unserved=known.unserved,
         ),
         commit.at,
@@ -282,23 +350,21 @@ def _apply(
     result: RoundResult,
 ) -> None:
     """Write down what the round decided. Those who leave go first, so that none waits twice."""
-    stocks = {item.pool.name: item for item in stock}
+    stocks = {item.lot: item for item in stock}
     lots = {lot.name: lot for lot in given.lots}
     bids = {bid.uid: bid for bid in snapshot.bids}
     for gone in result.displaced:
         leases.notice(commit, gone.lease, Event.OUTBID, compensation=gone.compensation)
-    devices = {lot: inventory.by_key(item) for lot, item in stocks.items()}
     for won in result.won:
-        keys = devices[won.lot]
-        seat = tuple(keys[key] for key in won.devices)
-        pool, base = stocks[won.lot].pool, lots[won.lot].base
-        _win(commit, snapshot, bids[won.ask], won, seat, pool, base)
+        item, base = stocks[won.lot], lots[won.lot].base
+        seat = inventory.seat(item, won)
+        _win(commit, snapshot, bids[won.ask], won, seat, item.pool, base)
     for kept in result.kept:
         _reprice(commit, kept.lease, kept.price)
     for lot in result.lots:
         known = commit.lot(lot.lot)
-        now = (lot.devices, lot.leased, lot.unserved)
-        if known is None or (known.devices, known.leased, known.unserved) != now:
+        now = (lot.devices, lot.leased, lot.used, lot.unserved)
+        if known is None or (known.devices, known.leased, known.used, known.unserved) != now:
             commit.put_lot(
                 LotPrice(
                     lot=lot.lot,
@@ -306,6 +372,7 @@ def _apply(
                     posted=lot.posted,
                     devices=lot.devices,
                     leased=lot.leased,
+                    used=lot.used,
                     unserved=lot.unserved,
                     at=_price(commit, stocks[lot.lot]).at,
                 )
@@ -334,7 +401,7 @@ def _win(
             owner=agent.owner,
         ),
         pool.terms,
-        pool=won.lot,
+        pool=pool.name,
         domain=won.domain,
         devices=devices,
         max_price=bid.price,
@@ -342,6 +409,8 @@ def _win(
         base=base,
         owed=won.minimum,
         waits_for=won.waits_for,
+        weight=won.weight,
+        parts=won.parts,
         age=_age(bid, commit.at),
     )
 

@@ -245,7 +245,12 @@ class ExchangeApp:
             raise Refusal(400, "BadRequest", "give a key: asking twice with one buys once")
         wallet = self._wallet(who, who.plane)
         sold = self._desk.buy(
-            wallet, pool=request.pool, max_price=price, key=request.key, now=self._now
+            wallet,
+            pool=request.pool,
+            max_price=price,
+            key=request.key,
+            now=self._now,
+            share=request.share,
         )
         if isinstance(sold, NoSale):
             code = 404 if sold.reason == "NoSuchPool" else 409

@@ -4,96 +4,265 @@ From devices and leases to what a round sells: lots, their domains, and who sits
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
+from bidplane.api.bid import BidReason
 from bidplane.api.lease import Device, Phase
+from bidplane.api.pool import Divides
+from bidplane.core import mig
+from bidplane.core.chain import FRACTIONS, Leaf, uncut
 from bidplane.core.market import Domain, Incumbent, preemption
-from bidplane.core.market.model import ONE
-from bidplane.exchange.snapshot import DeviceView, PoolView
+from bidplane.core.market.lots import Kind, partition
+from bidplane.core.market.model import ONE, Won
+from bidplane.exchange.snapshot import BidView, DeviceView, PoolView
 from bidplane.ledger.records import Lease
+from bidplane.wire.quantity import parse as parse_quantity
 
 
-class Stock(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices one pool sells."""
+class Stock(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """The devices of one lot."""
 
+    lot: str
     pool: PoolView
     domains: Mapping[str, tuple[Device, ...]]
+    leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold
+    closed: frozenset[Device] = frozenset()  # nobody new gets these
+    views: tuple[DeviceView, ...] = ()
+    problem: str = ""  # why it sells no parts, though its pool would
 
     @property
     def devices(self) -> int:
         return sum(len(devices) for devices in self.domains.values())
 
+    @cached_property
+    def where(self) -> dict[Device, str]:
+        return {device: name for name, members in self.domains.items() for device in members}
 
-def stocks(pools: Iterable[PoolView], devices: Iterable[DeviceView]) -> list[Stock]:
+    def leaf(self, share: str) -> Leaf | None:
+        return next((leaf for leaf in self.leaves if leaf.name == share), None)
+
+
+class Shop(NamedTuple):
+    """Everything that is for sale, and what of it each selector means."""
+
+    stocks: tuple[Stock, ...]
+    true_of: Mapping[tuple[str, str], frozenset[str]]  # by pool and selector: lots
+    refused: Mapping[tuple[str, str], tuple[BidReason, str]]
+
+    def lots_for(self, bid: BidView) -> tuple[str, ...] | tuple[BidReason, str]:
+        """
+        The lots that will do for a bid; or why none does. Without a pool by that name the
+        answer is () and the round says so.
+        """
+        if bid.distinct:
+            return BidReason.CONSTRAINT_NOT_SOLD, (
+                f"distinctAttribute {bid.distinct!r}: a block's devices are chosen for being"
+                " alike; bid for each device by itself"
+            )
+        found: list[str] = []
+        why: list[tuple[BidReason, str]] = []
+        for item in self.stocks:
+            if bid.pool and item.pool.name != bid.pool:
+                continue
+            key = item.pool.name, bid.selector
+            if key in self.refused:
+                why.append(self.refused[key])
+            elif bid.selector and item.lot not in self.true_of.get(key, ()):
+                why.append((BidReason.SELECTS_NOTHING, _NOTHING))
+            elif (unkept := _unkept(item, bid)) is not None:
+                why.append((BidReason.CONSTRAINT_NOT_SOLD, unkept))
+            else:
+                found.append(item.lot)
+        return tuple(found) if found or not why else min(why, key=lambda w: _ORDER.index(w[0]))
+
+
+_NOTHING = "no device that is sold there is as its selector says; ask for another, or change it"
+# Of several lots' reasons, the one the bidder can do most about.
+_ORDER = (
+    BidReason.BAD_BID,
+    BidReason.SELECTOR_TOO_FINE,
+    BidReason.CONSTRAINT_NOT_SOLD,
+    BidReason.SELECTS_NOTHING,
+)
+
+
+def _unkept(item: Stock, bid: BidView) -> str | None:
+    """An attribute in which the devices of a block of this lot may differ."""
+    containers = list(item.domains.values())
+    if bid.blocks > 1 or bid.spread:
+        containers = [tuple(device for members in containers for device in members)]
+    views = {view.device: view for view in item.views}
+    for name in bid.match:
+        for members in containers:
+            if len({views[device].traits.get(name) for device in members}) > 1:
+                return (
+                    f"matchAttribute {name!r}: devices of one block of {item.lot} may differ in"
+                    " it; ask the pool's owner to add it to sellBy"
+                )
+    return None
+
+
+def shop(
+    pools: Iterable[PoolView], devices: Iterable[DeviceView], bids: Iterable[BidView] = ()
+) -> Shop:
     """Each device in one pool: of two that want its product, the first by name."""
     claimed: dict[str, PoolView] = {}
     ordered = sorted(pools, key=lambda pool: pool.name)
     for pool in ordered:
         claimed.setdefault(pool.product, pool)
-    by_pool: dict[str, dict[str, dict[Alike, set[Device]]]] = {pool.name: {} for pool in ordered}
-    for view in devices:
+    views: dict[str, list[DeviceView]] = {pool.name: [] for pool in ordered}
+    for view in sorted(devices, key=lambda view: view.device):
         seller = claimed.get(view.product)
         if seller is not None:
-            alike = tuple(view.traits.get(name, "") for name in seller.sell_by)
-            groups = by_pool[seller.name].setdefault(view.domain, {})
-            groups.setdefault(alike, set()).add(view.device)
-    return [Stock(pool=pool, domains=_cut(by_pool[pool.name])) for pool in ordered]
+            views[seller.name].append(view)
+    choices = [choice for bid in sorted(bids, key=_age) for choice in (bid, *bid.otherwise)]
+    selecting = [choice for choice in choices if choice.selector]
+    stocks: list[Stock] = []
+    true_of: dict[tuple[str, str], frozenset[str]] = {}
+    refused: dict[tuple[str, str], tuple[BidReason, str]] = {}
+    for pool in ordered:
+        selectors = [c.selector for c in selecting if c.pool in ("", pool.name)]
+        kinds = {view.device: _kind(pool, view, bool(selectors)) for view in views[pool.name]}
+        cut = partition(pool.name, kinds.values(), selectors, most=pool.max_lots)
+        members: dict[str, list[DeviceView]] = {} if kinds else {pool.name: []}
+        for view in views[pool.name]:
+            members.setdefault(cut.names[kinds[view.device]], []).append(view)
+        stocks += [_stock(lot, pool, found) for lot, found in sorted(members.items())]
+        true_of |= {(pool.name, s): lots for s, lots in cut.true_of.items()}
+        too_fine = f"its selector would split {pool.name} into more than {pool.max_lots} lots"
+        for selector in cut.too_fine:
+            refused[pool.name, selector] = BidReason.SELECTOR_TOO_FINE, too_fine
+        for selector, problem in cut.broken.items():
+            refused[pool.name, selector] = BidReason.BAD_BID, f"selector: {problem}"
+    return Shop(tuple(stocks), true_of, refused)
 
 
-Alike: TypeAlias = tuple[str, ...]  # what devices have in common that are sold together
+def _age(bid: BidView) -> tuple[int, str]:
+    return bid.created, bid.uid
 
 
-def _cut(domains: Mapping[str, Mapping[Alike, set[Device]]]) -> dict[str, tuple[Device, ...]]:
-    """
-    A link domain whose devices are not all alike is as many domains: three GPUs with
-    sixteen lanes and one with four are three and one, never a block of four.
-    """
-    found = {}
-    for name, groups in sorted(domains.items()):
-        for alike, members in sorted(groups.items()):
-            part = name if len(groups) == 1 else f"{name} ({', '.join(alike)})"
-            found[part] = tuple(sorted(members))
-    return found
+def _kind(pool: PoolView, view: DeviceView, selected: bool) -> Kind:
+    """Where nobody selects, nothing but what the pool sells by tells devices apart."""
+    alike = tuple(view.traits.get(name, "") for name in pool.sell_by)
+    return Kind(alike, view.facts if selected else b"")
+
+
+def _stock(lot: str, pool: PoolView, views: Sequence[DeviceView]) -> Stock:
+    # Link domains are cut at the border of the lot: what is not in it is not in the domain.
+    domains: dict[str, list[Device]] = {}
+    for view in views:
+        domains.setdefault(view.domain, []).append(view.device)
+    leaves, problem = _leaves(pool, views)
+    return Stock(
+        lot=lot,
+        pool=pool,
+        domains={name: tuple(members) for name, members in sorted(domains.items())},
+        leaves=leaves,
+        closed=frozenset(view.device for view in views if view.closed),
+        views=tuple(views),
+        problem=problem,
+    )
+
+
+def _leaves(pool: PoolView, views: Sequence[DeviceView]) -> tuple[tuple[Leaf, ...], str]:
+    match pool.divides:
+        case Divides.WHOLE:
+            return (), ""
+        case Divides.EIGHTHS:
+            return FRACTIONS, ""
+    sizes = {view.traits.get("memory", "") for view in views}
+    if not sizes:
+        return (), ""
+    if len(sizes) > 1:
+        return (), "MIG needs `memory` in sellBy: a geometry is one for each size of memory"
+    try:
+        gigabytes = int(parse_quantity(min(sizes)) / (1 << 30))
+        return mig.leaves(pool.geometry, gigabytes), ""
+    except ValueError as error:  # BadGeometry, or a memory that is no quantity
+        return (), f"geometry: {error}"
 
 
 def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
     """What the market sees of a stock: how large each domain is, and what nobody holds."""
-    held = {device for lease in leases for device in lease.devices}
+    held: set[Device] = set()  # whole
+    parts: dict[Device, list[Device]] = {}
+    for lease in leases:
+        for device in lease.devices:
+            if device.share:
+                parts.setdefault(device.whole, []).append(device)
+            else:
+                held.add(device)
+    leased = held | parts.keys()
+    here = {
+        name: [d for d in members if d in leased or d not in stock.closed]
+        for name, members in stock.domains.items()
+    }
     return tuple(
         Domain(
             name=name,
             size=len(members),
-            free=tuple(device_key(device) for device in members if device not in held),
+            free=tuple(device_key(device) for device in members if device not in leased),
+            cut={
+                device_key(device): _left(stock, device, parts[device])
+                for device in members
+                if device in parts and device not in held
+            },
         )
-        for name, members in stock.domains.items()
+        for name, members in here.items()
     )
+
+
+def _left(stock: Stock, device: Device, held: Iterable[Device]) -> dict[str, tuple[int, ...]]:
+    """
+    What is free of a cut GPU, by kind. One whose leases are not as it is cut now sells
+    nothing until they have ended: a geometry changes only where nobody has a part.
+    """
+    whole = uncut(stock.leaves)
+    if device in stock.closed or not all(fits_geometry(stock, part) for part in held):
+        return dict.fromkeys(whole, ())
+    taken = {slot for part in held for slot in part.slots}
+    by_kind = {leaf.kind: leaf for leaf in stock.leaves}
+    return {
+        kind: tuple(p for p in places if taken.isdisjoint(by_kind[kind].slots((p,))))
+        for kind, places in whole.items()
+    }
+
+
+def fits_geometry(stock: Stock, part: Device) -> bool:
+    """Whether a part of a device is one that the lot sells."""
+    leaf = stock.leaf(part.share)
+    if leaf is None:
+        return False
+    return leaf.in_chain or part.slots in [leaf.slots((start,)) for start in leaf.starts]
 
 
 def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> list[Incumbent]:
     """
     The running leases that others may displace. A lease that waits or drains is out of
-    the contest, with its devices; so is one whose devices are no longer for sale here.
+    the contest, with its devices; so is one whose devices are no longer for sale here, or
+    are cut otherwise than they are sold now.
     """
-    where = {device: name for name, members in stock.domains.items() for device in members}
     found = []
     for lease in leases:
         if lease.phase is not Phase.ACTIVE or lease.pool != stock.pool.name:
             continue
         seats: dict[str, list[str]] = {}
         for device in lease.devices:
-            seats.setdefault(where.get(device, ""), []).append(device_key(device))
-        if "" in seats:
+            seats.setdefault(stock.where.get(device.whole, ""), []).append(device_key(device))
+        if "" in seats or not all(_is_sold(stock, device) for device in lease.devices):
             continue
-        gang = {name: tuple(found) for name, found in sorted(seats.items())}
+        gang = {name: tuple(devices) for name, devices in sorted(seats.items())}
+        leaf = stock.leaf(lease.share)
         found.append(
             Incumbent(
                 id=lease.id,
                 agent=lease.agent,
                 owner=lease.owner,
-                lot=lease.pool,
+                lot=stock.lot,
                 domain=next(iter(gang)),
                 devices=tuple(device_key(device) for device in lease.devices),
                 price=lease.max_price,
@@ -101,16 +270,39 @@ def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> 
                 reserve=min(lease.win_base, base),
                 compensation=preemption.compensation(
                     price=lease.price,
-                    gpus=lease.gpus,
+                    weight=lease.weight,
                     notice_seconds=lease.notice_seconds,
                     restart_seconds=lease.restart_seconds,
                     paid=lease.charged + lease.meter(at).balance,
                 ),
                 tie=lease.won_at // 1000,  # before any bid's: see `Engine`
-                gang=gang if len(gang) > 1 else {},
+                gang=gang if len(gang) > 1 and not lease.share else {},
+                share=lease.share,
+                places=tuple(
+                    device.slots if leaf.in_chain else device.slots[:1] for device in lease.devices
+                )
+                if leaf
+                else (),
             )
         )
     return found
+
+
+def _is_sold(stock: Stock, device: Device) -> bool:
+    return not device.share or fits_geometry(stock, device)
+
+
+def seat(stock: Stock, won: Won) -> tuple[Device, ...]:
+    """The devices, or parts of devices, that a winner gets."""
+    keys = {device_key(device): device for device in stock.where}
+    whole = [keys[key] for key in won.devices]
+    leaf = stock.leaf(won.share)
+    if leaf is None:
+        return tuple(whole)
+    return tuple(
+        msgspec.structs.replace(device, share=leaf.name, slots=leaf.slots(places))
+        for device, places in zip(whole, won.places, strict=True)
+    )
 
 
 def _weight(lease: Lease, at: int) -> int:
@@ -120,15 +312,5 @@ def _weight(lease: Lease, at: int) -> int:
     return preemption.incumbent_weight(lease.notice_seconds, lease.restart_seconds, lease.age)
 
 
-def breached(stock: Stock, lease: Lease) -> bool:
-    """Whether a device of one of the pool's leases is no longer among what the pool sells."""
-    here = {device for members in stock.domains.values() for device in members}
-    return any(device not in here for device in lease.devices)
-
-
 def device_key(device: Device) -> str:
     return "/".join((device.node, device.driver, device.pool, device.name))
-
-
-def by_key(stock: Stock) -> dict[str, Device]:
-    return {device_key(d): d for members in stock.domains.values() for d in members}

@@ -78,27 +78,33 @@ class Projector:
         live = {lease.id: lease for lease in self._ledger.live_leases()}
         shown: set[str] = set()
         for obj in self._informers[GPU_LEASE].items():
-            id = lease_of(obj)
+            id, name = lease_of(obj), obj["metadata"]["name"]
             lease = live.get(id)
             if lease is None:
                 work.append(self._retire(obj, self._ledger.lease(id)))
             else:
-                shown.add(id)
+                shown.add(name)
                 if _differs(obj, lease_status(lease)):
-                    work.append(self._show_status(lease))
-        work += [self._show(lease) for id, lease in live.items() if id not in shown]
+                    work.append(self._show_status(lease, name))
+        for lease in live.values():
+            work += [
+                self._show(lease, part)
+                for part, name in enumerate(lease_names(lease))
+                if name not in shown
+            ]
         return work
 
-    async def _show(self, lease: Lease) -> None:
+    async def _show(self, lease: Lease, part: int) -> None:
+        obj = lease_object(lease, part)
         # It may be there: written before a crash, or the cache is late.
         with contextlib.suppress(AlreadyExists):
-            await self._client.create(GPU_LEASE, lease_object(lease), host_namespace(lease.agent))
-        await self._show_status(lease)
+            await self._client.create(GPU_LEASE, obj, host_namespace(lease.agent))
+        await self._show_status(lease, obj["metadata"]["name"])
 
-    async def _show_status(self, lease: Lease) -> None:
+    async def _show_status(self, lease: Lease, name: str) -> None:
         await self._client.patch(
             GPU_LEASE,
-            lease_name(lease.id),
+            name,
             {"status": _builtins(lease_status(lease))},
             host_namespace(lease.agent),
             subresource="status",
@@ -109,7 +115,7 @@ class Projector:
         metadata = obj["metadata"]
         name, namespace = metadata["name"], metadata["namespace"]
         if lease is not None and _differs(obj, lease_status(lease)):
-            await self._show_status(lease)
+            await self._show_status(lease, name)
         if not metadata.get("deletionTimestamp"):
             await self._client.delete(GPU_LEASE, name, namespace, uid=metadata["uid"])
         if FINALIZER in (metadata.get("finalizers") or ()):
@@ -181,21 +187,30 @@ class Projector:
         )
 
 
-def lease_object(lease: Lease) -> dict[str, Any]:
-    """The lease as it is created; its status follows."""
+def lease_names(lease: Lease) -> list[str]:
+    """Of the objects that show it: a gang has one for each of its blocks."""
+    name = lease_name(lease.id)
+    return [f"{name}-{n}" for n in range(len(lease.parts))] if lease.parts else [name]
+
+
+def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
+    """One block of a lease as it is created; its status follows."""
+    devices = lease.blocks[part]
     spec = LeaseSpec(
         agent=lease.agent,
         bid=BidReference(namespace=lease.bid_namespace, name=lease.bid_name, uid=lease.bid_uid),
         pool=lease.pool,
-        node=lease.node,
-        devices=list(lease.devices),
+        node=devices[0].node,
+        devices=list(devices),
         max_price=format_credits(lease.max_price),
+        part=part,
+        parts=len(lease.blocks),
     )
     return {
         "apiVersion": GPU_LEASE.api_version,
         "kind": GPU_LEASE.kind,
         "metadata": {
-            "name": lease_name(lease.id),
+            "name": lease_names(lease)[part],
             "namespace": host_namespace(lease.agent),
             "labels": {labels.AGENT: lease.agent},
             "finalizers": [FINALIZER],

@@ -7,7 +7,7 @@ whole values: a bid with a price that cannot be read carries the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
@@ -18,7 +18,10 @@ from bidplane.api.agent import AgentSpec, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
 from bidplane.api.lease import CLAIMED, Device
 from bidplane.api.money import parse_credits, parse_price
-from bidplane.api.pool import Clearing, PoolSpec
+from bidplane.api.pool import Clearing, Divides, PoolSpec
+from bidplane.core.asks import shape_problems
+from bidplane.core.market.lots import LOTS_MOST, facts
+from bidplane.core.mig import Slot
 from bidplane.kube.client import Object
 from bidplane.ledger.leases import Terms
 
@@ -39,6 +42,9 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     floor: int
     sell_by: tuple[str, ...] = ()
+    divides: Divides = Divides.WHOLE
+    geometry: tuple[Slot, ...] = ()
+    max_lots: int = LOTS_MOST
     target_percent: int
     terms: Terms
     exact: bool = False
@@ -55,6 +61,10 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     blocks: int = 1
     spread: bool = False
+    share: str = ""
+    selector: str = ""
+    match: tuple[str, ...] = ()
+    distinct: str = ""
     otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
     deadline: int = 0  # seconds; 0 is none
     created: int = 0  # seconds
@@ -67,6 +77,8 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     domain: str  # unique in the fleet
     traits: dict[str, str] = {}  # its attributes and capacities, as text
+    facts: bytes = b""  # JSON of what a selector sees of it
+    closed: bool = False  # whoever has it keeps it; nobody new gets it
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,9 +104,20 @@ def take(
         pools=tuple(view for view in map(pool_view, pools) if view is not None),
         bids=tuple(found for found in map(bid_view, bids) if found is not None),
         devices=tuple(device for slice_ in slices for device in device_views(slice_)),
+        # Of a gang, time is charged from the first block that is claimed, and it has left when
+        # no block of it is in use any more.
         claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
-        left=frozenset(lease_of(lease) for lease in leases if is_deleted(lease)),
+        left=frozenset(_left(leases)),
     )
+
+
+def _left(leases: Iterable[Object]) -> Iterator[str]:
+    by_lease: dict[str, list[Object]] = {}
+    for lease in leases:
+        by_lease.setdefault(lease_of(lease), []).append(lease)
+    for id, parts in by_lease.items():
+        if all(map(is_deleted, parts)):
+            yield id
 
 
 def agent_view(agent: Object) -> AgentView:
@@ -125,6 +148,9 @@ def pool_view(pool: Object) -> PoolView | None:
         product=spec.product,
         floor=floor,
         sell_by=tuple(spec.sell_by),
+        divides=spec.divides,
+        geometry=tuple(Slot(slot.profile, slot.start) for slot in spec.geometry),
+        max_lots=spec.max_lots,
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
         exact=spec.clearing is Clearing.EXACT,
@@ -150,6 +176,8 @@ def bid_view(bid: Object) -> BidView | None:
     try:
         spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
         deadline = _deadline(spec.deadline)
+        for problem in shape_problems(spec):
+            raise ValueError(problem)
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error), bad=BidReason.BAD_BID)
     try:
@@ -168,6 +196,10 @@ def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
         pool=choice.pool,
         blocks=choice.blocks,
         spread=choice.spread,
+        share=choice.share,
+        selector=choice.selector,
+        match=tuple(choice.match_attribute),
+        distinct=choice.distinct_attribute,
     )
 
 
@@ -194,7 +226,8 @@ def device_views(slice_: Object) -> Iterable[DeviceView]:
         if _string(attributes, labels.TYPE_ATTRIBUTE) == "mig":
             continue  # a part of a GPU that is there as a whole: sold by its pool's geometry
         product = _string(attributes, labels.PRODUCT_ATTRIBUTE)
-        if not node or not product:
+        taints = {taint.get("effect") for taint in device.get("taints") or ()}
+        if not node or not product or "NoExecute" in taints:
             continue
         link = _string(attributes, labels.LINK_DOMAIN_ATTRIBUTE)
         yield DeviceView(
@@ -206,6 +239,8 @@ def device_views(slice_: Object) -> Iterable[DeviceView]:
             # their node's bus, which is the one link they are known to have.
             domain=f"{node}/{link}" if link else node,
             traits=_traits(device),
+            facts=facts(spec["driver"], device),
+            closed="NoSchedule" in taints,
         )
 
 
@@ -224,8 +259,9 @@ def lease_name(lease: str) -> str:
 
 
 def lease_of(obj: Object) -> str:
+    """The ledger's id: of a gang, its blocks' objects are numbered after it."""
     name: str = obj["metadata"]["name"]
-    return name.removeprefix(LEASE_PREFIX)
+    return name.removeprefix(LEASE_PREFIX).partition("-")[0]
 
 
 def is_deleted(obj: Object) -> bool:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from bidplane.api.bid import BidPhase, BidReason, BidStatus
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.market import Lost, LotResult, RoundResult
 from bidplane.core.market.explain import explain, explain_win
+from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import Lease
@@ -17,6 +20,9 @@ _REFUSALS = (
     BidReason.LARGER_THAN_EVERY_DOMAIN,
     BidReason.NO_SUCH_POOL,
     BidReason.SHAPE_NOT_SOLD,
+    BidReason.SELECTOR_TOO_FINE,
+    BidReason.SELECTS_NOTHING,
+    BidReason.CONSTRAINT_NOT_SOLD,
     BidReason.BAD_PRICE,
     BidReason.BAD_BID,
     BidReason.DEADLINE_PASSED,
@@ -24,7 +30,11 @@ _REFUSALS = (
 
 
 def bid_statuses(
-    commit: Commit, snapshot: Snapshot, result: RoundResult, number: int
+    commit: Commit,
+    snapshot: Snapshot,
+    result: RoundResult,
+    refused: Mapping[str, tuple[BidReason, str]],
+    number: int,
 ) -> dict[str, BidStatus]:
     lost = {loss.ask: loss for loss in result.lost}
     statuses: dict[str, BidStatus] = {}
@@ -42,6 +52,9 @@ def bid_statuses(
                 reason=BidReason.DEADLINE_PASSED,
                 message="its deadline has passed and it had not won; bid anew, earlier or higher",
             )
+        elif bid.uid in refused:
+            reason, message = refused[bid.uid]
+            statuses[bid.uid] = BidStatus(phase=BidPhase.REFUSED, reason=reason, message=message)
         elif bid.uid in lost:
             statuses[bid.uid] = _lost_status(lost[bid.uid], number)
     return statuses
@@ -55,11 +68,14 @@ def _won_status(bid: BidView, lease: Lease) -> BidStatus:
         message=(
             f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
             if over
-            else explain_win(_asked(bid, lease), lease.gpus, lease.win_price, lease.pool)
+            else explain_win(
+                _asked(bid, lease), lease.gpus, lease.win_price, lease.pool, lease.share
+            )
         ),
         pool=lease.pool,
         lease=lease_name(lease.id),
         gpus_sold=lease.gpus,
+        share_sold=lease.share,
     )
 
 
@@ -82,8 +98,23 @@ def _lost_status(loss: Lost, number: int) -> BidStatus:
         price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
         round=number,
         gpus_sold=loss.gpus,
+        share_sold=loss.share,
     )
 
 
-def pool_status(lot: LotResult) -> PoolStatus:
-    return PoolStatus(devices=lot.devices, leased=lot.leased, price=format_credits(lot.posted))
+def pool_statuses(stocks: Iterable[Stock], result: RoundResult) -> dict[str, PoolStatus]:
+    """By pool; of several lots the cheapest says what a GPU costs."""
+    by_pool: dict[str, list[tuple[Stock, LotResult]]] = {}
+    lots = {lot.lot: lot for lot in result.lots}
+    for item in stocks:
+        by_pool.setdefault(item.pool.name, []).append((item, lots[item.lot]))
+    return {
+        name: PoolStatus(
+            devices=sum(lot.devices for _, lot in found),
+            leased=sum(lot.leased for _, lot in found),
+            price=format_credits(min(lot.posted for _, lot in found)),
+            lots=len(found),
+            message=next((item.problem for item, _ in found if item.problem), ""),
+        )
+        for name, found in by_pool.items()
+    }

@@ -8,7 +8,7 @@ import msgspec
 
 from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
-from bidplane.api.money import format_credits
+from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
 from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.core.market.prices import bounds
@@ -71,7 +71,7 @@ def history(ledger: Ledger, pool: str) -> api.PriceHistory:
 
 
 def order_view(lease: Lease) -> api.Order:
-    held = leases.hold_for(lease.max_price, lease.gpus, leases.terms_of(lease))
+    held = leases.hold_for(lease.max_price, lease.weight, leases.terms_of(lease))
     return api.Order(
         lease=lease_name(lease.id),
         pool=lease.pool,
@@ -79,6 +79,7 @@ def order_view(lease: Lease) -> api.Order:
         max_price=format_credits(lease.max_price),
         node=lease.node,
         device=lease.devices[0].name,
+        share=lease.share,
         held=format_credits(held),
     )
 
@@ -154,11 +155,12 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
     if won is not None:
         return msgspec.structs.replace(
             known,
-            message=explain_win(ask.gpus * ask.blocks, won.gpus, won.price, won.lot),
+            message=explain_win(ask.gpus * ask.blocks, won.gpus, won.price, won.lot, won.share),
             pool=won.lot,
             gpus_sold=won.gpus,
             price=format_credits(won.price),
-            cost_per_hour=format_credits(won.price * won.gpus),
+            cost_per_hour=format_credits(rent(won.price, won.weight, SECONDS_PER_HOUR)),
+            share=won.share,
             lease=lease_name(lease_id(ask.id)),
         )
     if loss is None:
@@ -172,13 +174,16 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         pool=loss.lot,
         gpus_sold=loss.gpus,
         price_to_win="" if to_win is None else format_credits(to_win),
-        cost_per_hour="" if to_win is None else format_credits(to_win * loss.gpus),
+        cost_per_hour=""
+        if to_win is None
+        else format_credits(rent(to_win, loss.weight, SECONDS_PER_HOUR)),
+        share=loss.share,
     )
 
 
 def _option(ask: Ask, outcome: Won | Lost | None) -> Ask:
     """The alternative of a bid that took part."""
-    return (ask, *ask.otherwise)[outcome.option if outcome else 0]
+    return ask.choices[outcome.option] if outcome else ask
 
 
 def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
@@ -193,10 +198,12 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
                 win.gpus,
                 win.price,
                 win.lot,
+                win.share,
             ),
             pool=win.lot,
             bid=win.ask,
             gpus=win.gpus,
+            share=win.share,
             offer=format_credits(_option(asks[win.ask], win).price),
             price=format_credits(win.price),
         )
@@ -210,6 +217,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
             pool=loss.lot,
             bid=loss.ask,
             gpus=loss.gpus,
+            share=loss.share,
             offer=format_credits(loss.price),
             price_to_win=("" if loss.price_to_win is None else format_credits(loss.price_to_win)),
         )
@@ -223,6 +231,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
             pool=running[gone.lease].lot,
             lease=lease_name(gone.lease),
             gpus=running[gone.lease].gpus,
+            share=running[gone.lease].share,
             offer=format_credits(running[gone.lease].price),
             compensation=format_credits(gone.compensation),
         )
@@ -238,6 +247,10 @@ def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
         base=format_credits(lot.base),
         devices=lot.devices,
         leased=lot.leased,
+        classes={}
+        if isinstance(lot, LotPrice)
+        else {name: format_credits(price) for name, price in lot.classes.items()},
+        stay="" if isinstance(lot, LotPrice) or not lot.stay else format_credits(lot.stay),
     )
 
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.lease import Device, Phase
-from bidplane.api.money import cost
+from bidplane.api.money import GPU_WEIGHT, rent
 from bidplane.core.lease import Event, after
 from bidplane.core.market import preemption
 from bidplane.core.market.metering import (
+    MICRO_CREDIT,
     MINIMUM_SECONDS,
     Meter,
     cover_seconds,
@@ -50,9 +51,9 @@ def terms_of(lease: Lease) -> Terms:
     return Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
 
 
-def hold_for(price: int, gpus: int, terms: Terms) -> int:
+def hold_for(price: int, weight: int, terms: Terms) -> int:
     """What must be held for a bid to take part, and kept held while its lease runs."""
-    return cost(price, gpus, cover_seconds(terms.epoch_seconds, terms.notice_seconds))
+    return rent(price, weight, cover_seconds(terms.epoch_seconds, terms.notice_seconds))
 
 
 def win(
@@ -68,16 +69,19 @@ def win(
     base: int,
     owed: int,
     waits_for: tuple[str, ...],
+    weight: int = 0,
+    parts: tuple[int, ...] = (),
     age: int = 0,
     instant: bool = False,
 ) -> Lease:
     """
-    A new lease, its hold opened. It is ready once all of `waits_for` have left.
+    A new lease, its hold opened. It is ready once all of `waits_for` have left. Without a
+    `weight` its devices are whole.
 
     What it owes to those it displaces is rent paid ahead, into the fund that compensates
     them: so the fund is as full after a round as before it, whoever displaced whom.
     """
-    gpus = len(devices)
+    weight = weight or GPU_WEIGHT * len(devices)
     lease = Lease(
         id=lease_id(winner.bid_uid),
         **winner._asdict(),
@@ -89,8 +93,10 @@ def win(
         win_price=price,
         win_base=base,
         price=price,
-        minimum=max(owed, cost(price, gpus, MINIMUM_SECONDS)),
-        metered=Meter.prepaid(owed).metered,
+        weight=weight,
+        parts=parts,
+        minimum=max(owed, rent(price, weight, MINIMUM_SECONDS)),
+        metered=-owed,
         charged=owed,
         ready=not waits_for,
         waits_for=waits_for,
@@ -108,7 +114,7 @@ def win(
             amount=owed,
             lease=lease.id,
         )
-    lease = _open_hold(commit, lease, hold_for(max_price, gpus, terms) - owed)
+    lease = _open_hold(commit, lease, hold_for(max_price, weight, terms) - owed)
     commit.add_lease(lease)
     return lease
 
@@ -142,7 +148,7 @@ def needs_settling(commit: Commit, lease: Lease) -> bool:
     if lease.phase is not Phase.ACTIVE or lease.breached_at:
         return False
     left = commit.hold(lease.hold).amount - lease.meter(commit.at).balance
-    least = cost(lease.max_price, lease.gpus, reserve_seconds(lease.notice_seconds))
+    least = rent(lease.max_price, lease.weight, reserve_seconds(lease.notice_seconds))
     return left < least or commit.at >= lease.settled_at + 1000 * lease.epoch_seconds
 
 
@@ -151,7 +157,7 @@ def settle(commit: Commit, id: str) -> bool:
     lease, left = _bill(commit, _lease(commit, id))
     terms = terms_of(lease)
     ahead = max(0, -lease.meter(commit.at).balance)  # paid already: need not be held again
-    wanted = max(0, hold_for(lease.max_price, lease.gpus, terms) - ahead)
+    wanted = max(0, hold_for(lease.max_price, lease.weight, terms) - ahead)
     wallet = commit.account(lease.wallet)
     funded = wallet is not None and wallet.available >= wanted
     # Unfunded, it drains on what was already held.
@@ -203,10 +209,19 @@ def breach(commit: Commit, id: str) -> Lease:
     return lease
 
 
+def mend(commit: Commit, id: str) -> Lease:
+    """The device is back: rent runs again from here. What it was gone for is not charged."""
+    lease = _lease(commit, id)
+    lease = msgspec.structs.replace(lease, breached_at=0, charged_until=commit.at)
+    commit.change_lease(lease)
+    return lease
+
+
 def release(commit: Commit, id: str, event: Event) -> Lease:
     """The end: the last bill, the rest of the hold returned, whoever waited is served."""
     before = _lease(commit, id)
-    lease, _ = _bill(commit, before, least=0 if before.breached_at else before.minimum)
+    is_void = before.breached_at or event is Event.INVENTORY_CHANGED
+    lease, _ = _bill(commit, before, least=0 if is_void else before.minimum)
     lease = msgspec.structs.replace(
         lease,
         phase=after(lease.phase, event),
@@ -268,7 +283,10 @@ def _bill(commit: Commit, lease: Lease, *, least: int = 0) -> tuple[Lease, int]:
 
 
 def _metered(lease: Lease, meter: Meter) -> Lease:
-    return msgspec.structs.replace(lease, metered=meter.metered, charged_until=meter.until)
+    whole, rest = divmod(meter.metered, MICRO_CREDIT)
+    return msgspec.structs.replace(
+        lease, metered=whole, metered_rest=rest, charged_until=meter.until
+    )
 
 
 def _open_hold(commit: Commit, lease: Lease, amount: int) -> Lease:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 
 import msgspec
 
 from bidplane.api.lease import Device, Phase
-from bidplane.core.market.metering import Meter
+from bidplane.core.market.metering import MICRO_CREDIT, Meter
 
 
 class AccountKind(enum.StrEnum):
@@ -119,6 +120,7 @@ class Lease(Record, frozen=True, kw_only=True):
     win_price: int
     win_base: int  # the base price when it was won
     price: int  # now
+    weight: int  # of its price per GPU-hour, what it pays, in 56ths
     minimum: int  # owed whatever happens: a few seconds, and the compensation it caused
     notice_seconds: int
     restart_seconds: int
@@ -134,7 +136,8 @@ class Lease(Record, frozen=True, kw_only=True):
     reclaim_at: int = 0
     released_at: int = 0
     reason: str = ""
-    metered: int = 0
+    metered: int = 0  # whole micro-credits used since the last bill; below zero: paid ahead
+    metered_rest: int = 0  # and what is less than one, as `Meter` counts it
     charged_until: int = 0
     settled_at: int = 0
     charged: int = 0  # rent and levy that were paid
@@ -144,25 +147,37 @@ class Lease(Record, frozen=True, kw_only=True):
     age: int = 0  # the rank weight its bid had gained by waiting, which it keeps
     instant: bool = False  # sold between rounds, at the posted price
     breached_at: int = 0  # when a device of it was no longer there: rent stopped
+    parts: tuple[int, ...] = ()  # of a gang: how many of `devices` each block has
     sequence: int = 0
 
     @property
     def gpus(self) -> int:
+        """Whole GPUs; or of shares, how many."""
         return len(self.devices)
+
+    @property
+    def share(self) -> str:
+        return self.devices[0].share
 
     @property
     def node(self) -> str:
         return self.devices[0].node
 
+    @property
+    def blocks(self) -> tuple[tuple[Device, ...], ...]:
+        """Its devices by block: one, unless it is a gang's."""
+        ends = list(itertools.accumulate(self.parts or (self.gpus,)))
+        return tuple(self.devices[a:b] for a, b in itertools.pairwise((0, *ends)))
+
     def meter(self, at: int) -> Meter:
         """What it has used by `at`. Time runs from Active to the end of the notice."""
-        meter = Meter(self.metered, self.charged_until)
+        meter = Meter(self.metered * MICRO_CREDIT + self.metered_rest, self.charged_until)
         at = min(at, self.breached_at or at)
         match self.phase:
             case Phase.ACTIVE:
-                return meter.run(at, price=self.price, gpus=self.gpus)
+                return meter.run(at, price=self.price, weight=self.weight)
             case Phase.DRAINING:
-                return meter.run(min(at, self.reclaim_at), price=self.price, gpus=self.gpus)
+                return meter.run(min(at, self.reclaim_at), price=self.price, weight=self.weight)
             case _:
                 return meter
 
@@ -173,6 +188,7 @@ class LotPrice(Record, frozen=True, kw_only=True):
     posted: int
     devices: int
     leased: int
+    used: int  # the same by weight: 56ths
     unserved: int
     at: int
     sequence: int = 0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.api.money import cost, format_credits
+from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.errors import UserError
@@ -70,16 +70,20 @@ def explain_bid(ledger: Ledger, uid: str) -> Verdict | None:
 def _sentence(ledger: Ledger, ask: Ask, result: RoundResult) -> str:
     for won in result.won:
         if won.ask == ask.id:
-            hourly = format_credits(cost(won.price, won.gpus, _HOUR))
-            said = explain_win(ask.gpus, won.gpus, won.price, won.lot)
-            offered = f"it offered {format_credits(ask.price)}, and one less than the price"
+            hourly = format_credits(rent(won.price, won.weight, _HOUR))
+            chosen = ask.choices[won.option]
+            asked = chosen.gpus * chosen.blocks
+            said = explain_win(asked, won.gpus, won.price, won.lot, won.share)
+            offered = f"it offered {format_credits(chosen.price)}, and one less than the price"
             ending = _ending(ledger, ask.id)
             return f"{said}, {hourly} an hour; {offered} would have lost{ending}"
     for lost in result.lost:
         if lost.ask == ask.id:
             if lost.price_to_win is None:
                 return explain(lost)
-            hourly = f"{format_credits(cost(lost.price_to_win, lost.gpus, _HOUR))} an hour at most"
+            hourly = (
+                f"{format_credits(rent(lost.price_to_win, lost.weight, _HOUR))} an hour at most"
+            )
             if lost.reason is BidReason.WALLET_TOO_SMALL:  # its price may have been enough
                 price = format_credits(lost.price_to_win)
                 return f"{explain(lost)}; with credits, {price} would have won, for {hourly}"

@@ -18,7 +18,7 @@ from bidplane.storage.values import ConstraintError, Row, Value
 
 R = TypeVar("R", bound=Record)
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _TRIGGERS = """
 CREATE TRIGGER transfer_is_append_only BEFORE UPDATE ON transfer

@@ -51,18 +51,20 @@ CREATE TABLE lease (
     wallet TEXT NOT NULL REFERENCES account (id), agent TEXT NOT NULL, owner TEXT NOT NULL,
     pool TEXT NOT NULL, domain TEXT NOT NULL, devices TEXT NOT NULL,
     max_price INTEGER NOT NULL, win_price INTEGER NOT NULL, win_base INTEGER NOT NULL,
-    price INTEGER NOT NULL, minimum INTEGER NOT NULL,
+    price INTEGER NOT NULL, weight INTEGER NOT NULL CHECK (weight > 0),
+    minimum INTEGER NOT NULL,
     notice_seconds INTEGER NOT NULL, restart_seconds INTEGER NOT NULL,
     epoch_seconds INTEGER NOT NULL,
     phase TEXT NOT NULL, ready INTEGER NOT NULL, claimed INTEGER NOT NULL,
     waits_for TEXT NOT NULL,
     won_at INTEGER NOT NULL, ready_at INTEGER NOT NULL, active_at INTEGER NOT NULL,
     notice_at INTEGER NOT NULL, reclaim_at INTEGER NOT NULL, released_at INTEGER NOT NULL,
-    reason TEXT NOT NULL, metered INTEGER NOT NULL, charged_until INTEGER NOT NULL,
+    reason TEXT NOT NULL, metered INTEGER NOT NULL, metered_rest INTEGER NOT NULL,
+    charged_until INTEGER NOT NULL,
     settled_at INTEGER NOT NULL, charged INTEGER NOT NULL, compensation INTEGER NOT NULL,
     hold TEXT NOT NULL, holds INTEGER NOT NULL,
     age INTEGER NOT NULL, instant INTEGER NOT NULL, breached_at INTEGER NOT NULL,
-    sequence INTEGER NOT NULL,
+    parts TEXT NOT NULL, sequence INTEGER NOT NULL,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
@@ -70,7 +72,8 @@ CREATE INDEX lease_sequence ON lease (sequence);
 CREATE INDEX lease_wallet ON lease (wallet);
 CREATE TABLE lot (
     lot TEXT PRIMARY KEY, base INTEGER NOT NULL, posted INTEGER NOT NULL,
-    devices INTEGER NOT NULL, leased INTEGER NOT NULL, unserved INTEGER NOT NULL,
+    devices INTEGER NOT NULL, leased INTEGER NOT NULL, used INTEGER NOT NULL,
+    unserved INTEGER NOT NULL,
     at INTEGER NOT NULL, sequence INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE round (

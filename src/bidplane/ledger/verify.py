@@ -8,12 +8,14 @@ together must be what the tables hold now. The first thing that is not so is nam
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bidplane.api.lease import Device, Phase
+from bidplane.core.chain import UNITS
 from bidplane.ledger.records import AccountKind, HoldState
 from bidplane.ledger.store import Store
 from bidplane.ledger.stores import open_store
@@ -80,8 +82,9 @@ class _Replay:
         self.tables: dict[str, dict[Any, Values]] = {name: {} for name in JOURNALLED}
         self._posted: dict[str, int] = {}  # by account, from transfers
         self._held: dict[str, int] = {}  # by account, from open holds
-        self._users: dict[Device, set[str]] = {}  # by device, the leases that hold it
-        self._recheck: set[Device] = set()
+        # By device and which of its eight parts: the leases that hold it.
+        self._users: dict[tuple[Device, int], set[str]] = {}
+        self._recheck: set[tuple[Device, int]] = set()
 
     def commit(self, sequence: int, at: int, payload: bytes, hash: bytes) -> None:
         name = f"journal {sequence}"
@@ -132,21 +135,23 @@ class _Replay:
         self._held[account] = self._held.get(account, 0) + change
 
     def _lease(self, key: str, before: Values | None, values: Values) -> None:
-        for device in _devices(before) if before else ():
-            self._users[device].discard(key)
-        for device in _devices(values):
-            users = self._users.setdefault(device, set())
-            if values["phase"] != Phase.RELEASED:
-                users.add(key)
-                self._recheck.add(device)
+        for slot in _slots(before) if before else ():
+            self._users[slot].discard(key)
+        if values["phase"] == Phase.RELEASED:
+            return
+        for slot in _slots(values):
+            self._users.setdefault(slot, set()).add(key)
+            self._recheck.add(slot)
 
     def _check_devices(self, name: str) -> None:
-        """A device is in one lease, or in the one that leaves it and the one that waits."""
-        for device in sorted(self._recheck):
-            users = self._users[device]
+        """A part of a device is in one lease, or in the one that leaves and the one that waits."""
+        for slot in sorted(self._recheck):
+            users = self._users[slot]
             leases = [self.tables["lease"][id] for id in sorted(users)]
             if len(leases) > 1 and not _hands_over(leases):
+                device, part = slot
                 where, ids = f"{device.node}/{device.name}", ", ".join(sorted(users))
+                where += f" (part {part} of {UNITS})" if _is_shared(leases) else ""
                 raise _Broken(f"{name}: device {where} is in more than one lease: {ids}")
         self._recheck.clear()
 
@@ -189,6 +194,16 @@ class _Replay:
 
 def _devices(lease: Values) -> list[Device]:
     return msgspec.json.decode(lease["devices"], type=list[Device])
+
+
+def _slots(lease: Values) -> Iterator[tuple[Device, int]]:
+    for device in _devices(lease):
+        for slot in device.slots if device.share else range(UNITS):
+            yield device.whole, slot
+
+
+def _is_shared(leases: list[Values]) -> bool:
+    return any(device.share for lease in leases for device in _devices(lease))
 
 
 def _hands_over(leases: list[Values]) -> bool:

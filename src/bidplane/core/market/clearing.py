@@ -89,9 +89,13 @@ class Clearing:
 
     def posted_price(self, reserve: int, *, last: int) -> int:
         """What one more GPU would have cost a newcomer; while none can be had, the `last`."""
-        newcomer = Contestant("\U0010ffff", Block(1), 0, ONE, 1 << 63, reserve)
-        price = self.price_to_win(newcomer)
+        price = self.entry_price(Block(1), reserve)
         return max(reserve, last) if price is None else price
+
+    def entry_price(self, block: Block, reserve: int) -> int | None:
+        """What a newcomer would have had to bid for one more such block; None if in vain."""
+        newcomer = Contestant("\U0010ffff", block, 0, ONE, 1 << 63, reserve)
+        return self.price_to_win(newcomer)
 
 
 def clear(start: Room, contestants: Iterable[Contestant]) -> Clearing:

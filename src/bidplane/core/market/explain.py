@@ -11,6 +11,7 @@ from bidplane.core.market.model import Lost
 def explain(loss: Lost) -> str:
     offered = format_credits(loss.price)
     to_win = "" if loss.price_to_win is None else format_credits(loss.price_to_win)
+    block = _gpus(loss.gpus, loss.share) if loss.share else f"block of {_gpus(loss.gpus)}"
     match loss.reason:
         case BidReason.OUTBID:
             return f"{offered} was not enough; {to_win} would have won"
@@ -19,11 +20,11 @@ def explain(loss: Lost) -> str:
         case BidReason.BELOW_RESERVE:
             return (
                 f"{offered} is below what {loss.lot} sells for, and no price would have won now:"
-                f" no block of {_gpus(loss.gpus)} can be freed"
+                f" no {block} can be freed"
             )
         case BidReason.NO_FREE_BLOCK:
             return (
-                f"no price would have won now: no block of {_gpus(loss.gpus)} in {loss.lot} is free"
+                f"no price would have won now: no {block} in {loss.lot} is free"
                 " or can be freed; the bid stands"
             )
         case BidReason.WALLET_TOO_SMALL:
@@ -46,10 +47,13 @@ def explain(loss: Lost) -> str:
             return str(reason)
 
 
-def explain_win(gpus_asked: int, gpus_sold: int, price: int, lot: str) -> str:
-    surplus = f" (asked for {gpus_asked})" if gpus_sold != gpus_asked else ""
-    return f"won {_gpus(gpus_sold)}{surplus} in {lot} at {format_credits(price)} per GPU-hour"
+def explain_win(asked: int, sold: int, price: int, lot: str, share: str = "") -> str:
+    surplus = f" (asked for {asked})" if sold != asked else ""
+    return f"won {_gpus(sold, share)}{surplus} in {lot} at {format_credits(price)} per GPU-hour"
 
 
-def _gpus(count: int) -> str:
+def _gpus(count: int, share: str = "") -> str:
+    if share:
+        times = f"{count} × " if count != 1 else ""
+        return f"{times}{share} of a GPU" if "/" in share else f"{times}{share}"
     return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -9,14 +9,22 @@ with each sale, so that the round stays the place for those who can wait a secon
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
+from bidplane.core.chain import Leaf, uncut
 from bidplane.core.market.model import Domain
 
 MOST_PERCENT = 5  # of a lot
 PREMIUM_PERCENT = 5  # over what a newcomer would pay in a round
 STEP_PERCENT = 2  # of the first price, for each sale until the next round
+
+
+class Sale(NamedTuple):
+    domain: str
+    device: str
+    places: tuple[int, ...] = ()  # of a part: eighths, or a profile's start
 
 
 class Float(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,14 +33,38 @@ class Float(msgspec.Struct, frozen=True, kw_only=True):
     price: int  # of the first, since the round
     base: int
     sold: int = 0
+    leaves: tuple[Leaf, ...] = ()  # the parts of a GPU that are sold
+    # What is left of GPUs that were cut for a part, by (domain, device) and kind.
+    cut: dict[tuple[str, str], dict[str, tuple[int, ...]]] = {}
 
     @property
     def asked(self) -> int:
         """What the next one costs."""
         return self.price + self.sold * (self.price * STEP_PERCENT // 100)
 
-    def after_sale(self) -> Float:
-        return msgspec.structs.replace(self, devices=self.devices[1:], sold=self.sold + 1)
+    def sell(self, share: str = "") -> tuple[Sale, Float] | None:
+        """One GPU, or one part of one, and what is left then; None if there is none."""
+        if not share:
+            if not self.devices:
+                return None
+            left = msgspec.structs.replace(self, devices=self.devices[1:], sold=self.sold + 1)
+            return Sale(*self.devices[0]), left
+        leaf = next((leaf for leaf in self.leaves if leaf.name == share), None)
+        if leaf is None:
+            return None
+        cut, devices = dict(self.cut), self.devices
+        open_ = [key for key, kinds in cut.items() if len(kinds[leaf.kind]) >= leaf.units]
+        if open_:  # where least is left beside it
+            key = min(open_, key=lambda key: (len(cut[key][leaf.kind]), key))
+        elif devices:
+            key, devices = devices[0], devices[1:]
+            cut[key] = uncut(self.leaves)
+        else:
+            return None
+        places = cut[key][leaf.kind]
+        cut[key] = {**cut[key], leaf.kind: places[leaf.units :]}
+        left = msgspec.structs.replace(self, cut=cut, devices=devices, sold=self.sold + 1)
+        return Sale(*key, places[: leaf.units]), left
 
 
 def opening_price(*, posted: int, base: int) -> int:

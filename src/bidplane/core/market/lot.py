@@ -8,13 +8,14 @@ either cannot be found is protected: it leaves the contest, with its devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import Block
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import CHAIN, Block, weight_of
 from bidplane.core.fastplacement import place_fast
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant
@@ -23,6 +24,7 @@ from bidplane.core.market.fast import clear_fast
 from bidplane.core.market.model import (
     Ask,
     Displaced,
+    Domain,
     Incumbent,
     Kept,
     Lost,
@@ -30,9 +32,10 @@ from bidplane.core.market.model import (
     LotResult,
     RoundResult,
     Won,
+    part_of,
 )
 from bidplane.core.market.room import Room
-from bidplane.core.placement import Seat, Shelf
+from bidplane.core.placement import Parting, Seat, Shelf
 
 # A preemptor that cannot pay for what it displaces costs another clearing. After this
 # many the round stops displacing anybody, which always succeeds.
@@ -80,12 +83,13 @@ def clear_lot(
         protected = {i.id for i in incumbents}
         contest = _contest(lot, entries, incumbents, protected)
     lost = _lost(lot, entries, refused, contest)
+    kept = tuple(_kept(lot, entries, incumbents, protected, contest))
     return RoundResult(
         won=tuple(_won(lot, entries, contest)),
         lost=tuple(lost),
-        kept=tuple(_kept(lot, entries, incumbents, protected, contest)),
+        kept=kept,
         displaced=tuple(_displaced(incumbents, contest)),
-        lots=(_summary(lot, lost, protected, contest),),
+        lots=(_summary(lot, lost, kept, protected, contest),),
     )
 
 
@@ -95,18 +99,33 @@ def _contest(
     contesting = {i.id: i for i in incumbents if i.id not in protected}
     clearing = _clear(lot, entries, contesting.values())
     leaving: dict[str, dict[str, tuple[str, ...]]] = {}
+    parted: dict[str, list[Parting]] = {}
     for loser in clearing.losers:
-        if loser.id in contesting:
-            gone = contesting[loser.id]
+        gone = contesting.get(loser.id)
+        if gone is None:
+            continue
+        if gone.share:
+            for device, kind, places in gone.parts:
+                parted.setdefault(device, []).append(Parting(gone.id, kind, places))
+        else:
             for domain, devices in gone.seats.items():
                 leaving.setdefault(domain, {})[gone.id] = devices
     asks = {entry.ask.id: entry.ask for entry in entries}
     seats = place_fast(
-        (Shelf(d.name, d.free, leaving.get(d.name, {}), d.cut) for d in lot.domains),
+        (_shelf(domain, leaving.get(domain.name, {}), parted) for domain in lot.domains),
         [(c.id, c.block) for c in clearing.accepted if c.id in asks],
         lot.leaves,
     )
     return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
+
+
+def _shelf(
+    domain: Domain,
+    leaving: Mapping[str, tuple[str, ...]],
+    parted: Mapping[str, Sequence[Parting]],
+) -> Shelf:
+    parts = {device: parted[device] for device in domain.cut if device in parted}
+    return Shelf(domain.name, domain.free, leaving, domain.cut, parts)
 
 
 def _clear(lot: Lot, entries: Sequence[Admitted], incumbents: Iterable[Incumbent]) -> Clearing:
@@ -120,15 +139,19 @@ def _clear(lot: Lot, entries: Sequence[Admitted], incumbents: Iterable[Incumbent
 def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
     """What is competed for: what is free, and what the contesting leases have."""
     free = {domain.name: len(domain.free) for domain in lot.domains}
-    for incumbent in incumbents:
-        for domain, devices in incumbent.seats.items():
-            free[domain] += len(devices)
     cut: dict[str, str] = {}
     for found in lot.domains:
         for device, parts in found.cut.items():
-            for kind, count in parts.items():
-                free[f"{device}#{kind}"] = count
-                cut[f"{device}#{kind}"] = kind
+            for kind, places in parts.items():
+                free[part_of(device, kind)] = len(places)
+                cut[part_of(device, kind)] = kind
+    for incumbent in incumbents:
+        if incumbent.share:
+            for device, kind, places in incumbent.parts:
+                free[part_of(device, kind)] += len(places)
+        else:
+            for domain, devices in incumbent.seats.items():
+                free[domain] += len(devices)
     return Room(free, leaves=lot.leaves, cut=cut)
 
 
@@ -161,8 +184,11 @@ def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Wo
                 devices=seat.devices,
                 waits_for=tuple(sorted(seat.taken_from)),
                 share=winner.block.share,
+                places=seat.places,
                 domains=seat.domains,
+                parts=seat.parts,
                 option=entry.option,
+                weight=weight_of(winner.block, lot.leaves),
             )
 
 
@@ -218,6 +244,7 @@ def _lost(
                     price_to_win=price,
                     share=loser.block.share,
                     option=options[loser.id],
+                    weight=weight_of(loser.block, lot.leaves),
                 )
             )
     for ask, loss, block in refused:
@@ -226,20 +253,58 @@ def _lost(
     return lost
 
 
-def _summary(lot: Lot, lost: Sequence[Lost], protected: set[str], contest: Contest) -> LotResult:
+def _summary(
+    lot: Lot,
+    lost: Sequence[Lost],
+    kept: Sequence[Kept],
+    protected: set[str],
+    contest: Contest,
+) -> LotResult:
     # What a displaced lease leaves stays held until it has left.
     given = {device for seat in contest.seats.values() for device in seat.devices}
     from_free = sum(device in given for domain in lot.domains for device in domain.free)
     free = sum(len(domain.free) for domain in lot.domains)
+    winners = [w for w in contest.clearing.accepted if w.id in contest.seats]
     return LotResult(
         lot=lot.name,
         base=lot.base,
         posted=contest.clearing.posted_price(lot.base, last=lot.posted),
         devices=lot.devices,
         leased=lot.devices - lot.floated - free + from_free,
+        used=_used(lot) + sum(_fresh(lot, w.block, contest.seats[w.id]) for w in winners),
         unserved=max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0),
+        classes={
+            name: price
+            for name, block in classes(lot)
+            if (price := contest.clearing.entry_price(block, lot.base)) is not None
+        },
+        stay=max((one.price for one in kept), default=0),
         protected=tuple(sorted(protected)),
     )
+
+
+def _used(lot: Lot) -> int:
+    """How much is held before the round, by weight; what is free of a cut GPU is not."""
+    total = -GPU_WEIGHT * lot.floated
+    counted = [leaf for leaf in lot.leaves if not leaf.in_chain or leaf.units == 1]
+    for domain in lot.domains:
+        total += GPU_WEIGHT * (domain.size - len(domain.free))
+        for parts in domain.cut.values():
+            free = sum(leaf.weight * len(parts.get(leaf.kind, ())) for leaf in counted)
+            total -= min(GPU_WEIGHT, free)
+    return total
+
+
+def _fresh(lot: Lot, block: Block, seat: Seat) -> int:
+    """What a winner takes that nobody had; what a displaced lease leaves was counted before."""
+    return max(0, weight_of(block, lot.leaves) - sum(seat.taken_from.values()))
+
+
+def classes(lot: Lot) -> Iterator[tuple[str, Block]]:
+    """What a lot sells, by name: its block sizes, and the parts of a GPU."""
+    largest = max((domain.size for domain in lot.domains), default=0)
+    yield from ((str(size), Block(size)) for size in CHAIN if size <= largest)
+    yield from ((leaf.name, Block(0, share=leaf.name)) for leaf in lot.leaves)
 
 
 def _count(block: Block) -> int:

@@ -1,16 +1,17 @@
 """
 What a running lease owes so far.
 
-A meter counts price × GPUs × seconds, exactly, through changes of price; it becomes
+A meter counts price × weight × seconds, exactly, through changes of price; weight is in
+56ths of a GPU, in which halves, eighths and MIG's sevenths are whole. It becomes
 micro-credits only when it is read. So the sum of all bills is the total rounded up
-once, however often the price changed or the bill was settled.
+once, however often the price changed or the bill was settled, and however small the share.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from bidplane.api.money import SECONDS_PER_HOUR
+from bidplane.api.money import GPU_WEIGHT, SECONDS_PER_HOUR
 
 MINIMUM_SECONDS = 10  # charged even if the lease is given back at once
 # A price is written down at an epoch's end, and between only when it has moved by more
@@ -18,24 +19,27 @@ MINIMUM_SECONDS = 10  # charged even if the lease is given back at once
 REPRICE_PART = 32
 
 
+MICRO_CREDIT = GPU_WEIGHT * SECONDS_PER_HOUR  # of what a meter counts
+
+
 class Meter(NamedTuple):
-    metered: int  # price × GPUs × seconds since the last bill; below zero: paid ahead
+    metered: int  # price × weight × seconds since the last bill; below zero: paid ahead
     until: int  # milliseconds: time up to here is counted
 
-    def run(self, to: int, *, price: int, gpus: int) -> Meter:
+    def run(self, to: int, *, price: int, weight: int) -> Meter:
         """The meter at `to`. A second that has started is counted whole."""
         seconds = max(0, -(-(to - self.until) // 1000))
-        return Meter(self.metered + price * gpus * seconds, self.until + 1000 * seconds)
+        return Meter(self.metered + price * weight * seconds, self.until + 1000 * seconds)
 
     @classmethod
     def prepaid(cls, amount: int) -> Meter:
         """A meter that has not started, with `amount` micro-credits paid ahead."""
-        return cls(-amount * SECONDS_PER_HOUR, 0)
+        return cls(-amount * MICRO_CREDIT, 0)
 
     @property
     def balance(self) -> int:
         """Micro-credits owed, rounded up; below zero, what is still paid ahead."""
-        return -(-self.metered // SECONDS_PER_HOUR)
+        return -(-self.metered // MICRO_CREDIT)
 
     @property
     def due(self) -> int:
@@ -43,7 +47,7 @@ class Meter(NamedTuple):
 
     def billed(self) -> Meter:
         """After `due` was billed. What rounding took too much is carried as credit."""
-        return Meter(self.metered - self.due * SECONDS_PER_HOUR, self.until)
+        return Meter(self.metered - self.due * MICRO_CREDIT, self.until)
 
 
 def cover_seconds(epoch_seconds: int, notice_seconds: int) -> int:

@@ -7,12 +7,21 @@ Money is integer micro-credits; a price is micro-credits per GPU-hour.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import CHAIN, Block, Leaf, anywhere, block_size
+from bidplane.core.chain import (
+    CHAIN,
+    EIGHTHS,
+    FRACTIONS,
+    Block,
+    Leaf,
+    anywhere,
+    block_size,
+)
 
 ONE = 1024  # a rank weight of 1.0
 
@@ -23,8 +32,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int  # every device in it, whoever holds them
     free: tuple[str, ...]  # devices nobody holds
-    # By device of which a part is held: its free leaves, or its free eighths.
-    cut: dict[str, dict[str, int]] = {}
+    # By device of which a part is held, what is free by kind: eighths, or starts of a profile.
+    cut: dict[str, dict[str, tuple[int, ...]]] = {}
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,19 +77,26 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     price: int  # the most it will pay per GPU-hour
     blocks: int = 1  # so many of those, each in a domain, all or none
     spread: bool = False  # the GPUs may be anywhere: sold as they are, in several blocks
-    share: str = ""  # a leaf instead of GPUs; `gpus` says how many
+    share: str = ""  # a leaf instead of GPUs; `gpus` × `blocks` says how many
     lot: str = ""  # "" is routed
+    lots: tuple[str, ...] = ()  # among these, if not among all
     weight: int = ONE
     tie: int = 0  # smaller is earlier
     hold: dict[str, int] = {}  # by lot: what must be held if it wins there
     # What would do instead, in order of preference. Of all, one takes part in a round.
     otherwise: tuple[Ask, ...] = ()
+    option: int = 0  # which of the bid's alternatives it is; 0 is the first
+
+    @property
+    def choices(self) -> dict[int, Ask]:
+        """By option, all alternatives that take part."""
+        return {ask.option or n: ask for n, ask in enumerate((self, *self.otherwise))}
 
     def block_in(self, extent: Extent) -> Block | BidReason:
         """What it would be sold as in a lot of that extent; or why not."""
         if self.share:
             sold = any(leaf.name == self.share for leaf in extent.leaves)
-            shares = Block(0, share=self.share, count=self.gpus)
+            shares = Block(0, share=self.share, count=self.gpus * self.blocks)
             return shares if sold else BidReason.SHAPE_NOT_SOLD
         if self.spread:
             fits = self.gpus <= extent.devices
@@ -107,10 +123,19 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     tie: int = 0
     # Of a gang: all its devices by domain. `domain` is then the first of them.
     gang: dict[str, tuple[str, ...]] = {}
+    share: str = ""  # the leaf it has of each of its devices, if not the whole
+    places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
 
     @property
     def gpus(self) -> int:
         return len(self.devices)
+
+    @property
+    def parts(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        """Of a lease of shares: device, kind and places of each."""
+        kind = EIGHTHS if self.share in _FRACTIONS else self.share
+        for device, places in zip(self.devices, self.places, strict=True):
+            yield device, kind, places
 
     @property
     def seats(self) -> dict[str, tuple[str, ...]]:
@@ -118,9 +143,22 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def block(self) -> Block:
+        if self.share:
+            held: dict[str, int] = {}
+            for device, kind, places in self.parts:
+                held[part_of(device, kind)] = held.get(part_of(device, kind), 0) + len(places)
+            return Block(0, seats=tuple(sorted(held.items())))
         if self.gang:
             return Block(0, seats=tuple((d, len(found)) for d, found in sorted(self.gang.items())))
         return Block(self.gpus, self.domain)
+
+
+_FRACTIONS = frozenset(leaf.name for leaf in FRACTIONS)
+
+
+def part_of(device: str, kind: str) -> str:
+    """The container that a cut device is, for one kind of part."""
+    return f"{device}#{kind}"
 
 
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,8 +180,11 @@ class Won(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     waits_for: tuple[str, ...] = ()  # displaced leases that still use some of the devices
     share: str = ""
+    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: eighths, or a profile's start
     domains: tuple[str, ...] = ()  # of a gang, one per block
+    parts: tuple[int, ...] = ()  # of a gang, how many of `devices` are each block's
     option: int = 0  # which of the bid's alternatives it was; 0 is the first
+    weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +197,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     short: int = 0  # WalletTooSmall: credits that are missing
     share: str = ""
     option: int = 0
+    weight: int = 0  # what it would have paid, of its price, in 56ths
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,8 +216,12 @@ class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     base: int
     posted: int
     devices: int
-    leased: int  # devices that are held by somebody after this round
+    leased: int  # devices of which somebody holds some or all after this round
+    used: int  # the same by weight: 56ths of a GPU
     unserved: int  # the highest price that was admitted and not served; 0 when all were
+    # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour.
+    classes: dict[str, int] = {}
+    stay: int = 0  # the most that a running lease pays to stay
     protected: tuple[str, ...] = ()  # leases the fund, or a preemptor's hold, could not displace
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from bidplane.api.money import cost
+from bidplane.api.money import cost, rent
 from bidplane.core.market.model import ONE, Ask, Incumbent
 from bidplane.core.placement import Seat
 
@@ -47,13 +47,13 @@ def age(waited_seconds: int) -> int:
 
 
 def compensation(
-    *, price: int, gpus: int, notice_seconds: int, restart_seconds: int, paid: int
+    *, price: int, weight: int, notice_seconds: int, restart_seconds: int, paid: int
 ) -> int:
     """
     What a displaced lease is owed: the time it loses, at its price; never more than the
     rent it has paid, or else an agent could come only to be displaced.
     """
-    return min(paid, cost(price, gpus, notice_seconds + restart_seconds))
+    return min(paid, rent(price, weight, notice_seconds + restart_seconds))
 
 
 def levy(rent: int) -> int:
@@ -99,7 +99,7 @@ def dues(
 ) -> dict[tuple[str, str], int]:
     """
     Who owes whom: by (ask, lease), the part of the lease's compensation that the ask
-    caused, in proportion to the devices it takes. None between agents of one owner, or
+    caused, in proportion to what it takes of it. None between agents of one owner, or
     an owner with two agents could empty the fund by displacing itself.
     """
     takers: dict[str, dict[str, int]] = {}

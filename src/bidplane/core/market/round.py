@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import Block
+from bidplane.core.chain import Block, weight_of
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.routing import Router
@@ -68,6 +68,7 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
             gpus=gpus,
             share=block.share,
             option=entry.option,
+            weight=weight_of(block, lot.leaves if lot else ()),
         )
         if entry.problem or lot is None:
             refused.append(Refused(ask, loss, block))
@@ -97,7 +98,7 @@ class _Entry(NamedTuple):
 
 def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
     """The alternative that gains most, the earlier of equals; else why the first cannot enter."""
-    entries = [_routed(ask, n, lots, router) for n, ask in enumerate((first, *first.otherwise))]
+    entries = [_routed(ask, option, lots, router) for option, ask in first.choices.items()]
     able = [(entry, entry.lot) for entry in entries if entry.lot is not None]
     if not able:
         return entries[0]
@@ -110,7 +111,7 @@ def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
 def _routed(ask: Ask, option: int, lots: Mapping[str, Lot], router: Router) -> _Entry:
     if ask.lot and ask.lot not in lots:
         return _Entry(ask, option, problem=BidReason.NO_SUCH_POOL)
-    names = [ask.lot] if ask.lot else list(lots)
+    names = [ask.lot] if ask.lot else list(ask.lots or lots)
     extents = {name: router.extent(name) for name in names}
     shapes = {name: ask.block_in(extent) for name, extent in extents.items() if extent.devices}
     blocks = {name: shape for name, shape in shapes.items() if isinstance(shape, Block)}

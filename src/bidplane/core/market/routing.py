@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bidplane.core.chain import GPU_WEIGHT, Block
+from bidplane.core.chain import Block, weight_of
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.fast import clear_fast
@@ -42,20 +42,12 @@ class Router:
     def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[bool, int]:
         """What the ask would gain there, by today's prices; less than nothing if it cannot win."""
         closed, price, _ = self._entries[lot.name].rank(block)
-        return not closed, (ask.price - price) * _weight(block, lot)
+        return not closed, (ask.price - price) * weight_of(block, lot.leaves)
 
     def take(self, ask: Ask, block: Block, lot: Lot) -> None:
         """The ask goes there: who comes after it finds that much less."""
         if ask.price >= lot.base:
             self._entries[lot.name].take(block)
-
-
-def _weight(block: Block, lot: Lot) -> int:
-    """How much of a price per GPU-hour the block is, in 56ths."""
-    for leaf in lot.leaves:
-        if leaf.name == block.share:
-            return leaf.weight * block.count
-    return GPU_WEIGHT * block.gpus
 
 
 class _Entry:
