@@ -92,6 +92,8 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
     properties = schema("Pool")["properties"]["spec"]["properties"]
     assert {name: node["default"] for name, node in properties.items() if "default" in node} == {
         "clearing": "greedy",
+        "divides": "whole",
+        "maxLots": 16,
         "floorPrice": "0.10",
         "noticeSeconds": 30,
         "restartSeconds": 30,

@@ -145,6 +145,7 @@ class LeaseController:
 
     async def _release(self, plane: PlaneCache, lease: Object) -> None:
         """The mirror was deleted: end what runs, then give the devices back."""
+        await self._release_gang(plane, lease)
         await self._evict(plane, lease, "Released")
         in_use = self._live_pods(plane, lease) or self._live_host_pods(lease)
         if in_use or is_deleted(lease):
@@ -156,6 +157,17 @@ class LeaseController:
         if not any(_uses_devices(pod) for pod in there.items):
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, namespace)
+
+    async def _release_gang(self, plane: PlaneCache, lease: Object) -> None:
+        """A gang ends as it began, together: who lets go of one block lets go of all."""
+        if lease["spec"].get("parts", 1) == 1:
+            return
+        for other in plane[GPU_LEASE].items():
+            same = other["spec"]["bid"]["uid"] == lease["spec"]["bid"]["uid"]
+            if same and not is_deleted(other):
+                metadata = other["metadata"]
+                with suppress(NotFound):
+                    await plane.client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
 
     async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> None:
         for pod in self._live_pods(plane, lease):

@@ -6,7 +6,7 @@ import msgspec
 
 from bidplane.api.lease import Phase
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.records import Transfer, TransferKind, wallet_of
+from bidplane.ledger.records import Lease, Transfer, TransferKind, wallet_of
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +56,14 @@ def statement(ledger: Ledger, uid: str, *, now: int) -> Statement | None:
     )
 
 
+def _what(lease: Lease | None) -> str:
+    """What was rented, where it is not simply GPUs."""
+    if lease is None or not lease.share:
+        return ""
+    times = f"{lease.gpus} × " if lease.gpus > 1 else ""
+    return f", {times}{lease.share}" + (" of a GPU" if "/" in lease.share else "")
+
+
 def _text(transfer: Transfer, ledger: Ledger, wallet: str) -> str:
     match transfer.kind:
         case TransferKind.TRANSFER:
@@ -68,7 +76,7 @@ def _text(transfer: Transfer, ledger: Ledger, wallet: str) -> str:
         case TransferKind.FUND:
             return f"funded by the owner{f': {transfer.memo}' if transfer.memo else ''}"
         case TransferKind.RENT:
-            return f"rent of lease-{transfer.lease}"
+            return f"rent of lease-{transfer.lease}{_what(ledger.lease(transfer.lease))}"
         case TransferKind.LEVY:
             return f"levy on the rent of lease-{transfer.lease}, for compensations"
         case TransferKind.PREEMPTION:

@@ -31,7 +31,7 @@ from typing import Any
 import msgspec
 
 from bidplane.api.money import parse_price
-from bidplane.api.pool import Seconds
+from bidplane.api.pool import Divides, MigSlot, Seconds
 from bidplane.core.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
 from bidplane.errors import UserError
 from bidplane.wire.names import label_problems, subdomain_problems
@@ -92,6 +92,8 @@ class PoolDeclaration(
     floor_price: str = "0.10"
     notice_seconds: Seconds = 30
     restart_seconds: Seconds = 30
+    divides: Divides = Divides.WHOLE
+    geometry: list[MigSlot] = []
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,8 @@ import socket
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from bidplane.api.crds import all_crds, for_agents
 from bidplane.api.kinds import DEVICE_CLASS, POOL, Kind
 from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
@@ -73,6 +75,8 @@ async def offer(host: Client, fleet: Fleet) -> None:
                 "floorPrice": terms.floor_price,
                 "noticeSeconds": terms.notice_seconds,
                 "restartSeconds": terms.restart_seconds,
+                "divides": terms.divides.value,
+                "geometry": msgspec.to_builtins(terms.geometry),
             },
         }
         with suppress(AlreadyExists):

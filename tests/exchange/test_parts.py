@@ -1,0 +1,150 @@
+"""Parts of a GPU: who gets which, what they cost, and who must leave for whom."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bidplane.api.bid import BidPhase, BidReason
+from bidplane.api.lease import Phase
+from bidplane.core.mig import Slot
+from bidplane.exchange.desk import NoSale
+from bidplane.ledger.records import Lease, wallet_of
+
+from .market import Market
+from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, with_memory
+
+
+@pytest.fixture
+def eighths(market: Market) -> Market:
+    market.change(pools=(parted(pool()),), devices=gpus(1))
+    return market
+
+
+def test_a_half_costs_half(eighths: Market) -> None:
+    report = eighths.round(bid("b1", "trainer", 1, PRICE, share="1/2"))
+    assert report.bids["b1"].share_sold == "1/2"
+    assert "1/2 of a GPU" in report.bids["b1"].message
+    eighths.claim("b1")
+    eighths.leave("b1", after=60)
+    lease = eighths.lease("b1")
+    assert (lease.weight, lease.devices[0].slots) == (28, (0, 1, 2, 3))
+    assert eighths.balance("trainer") == 10 * CREDIT - -(-60 * 100_000 // (2 * 3600))
+
+
+def test_a_gpu_is_full_when_its_eighths_are(eighths: Market) -> None:
+    shares = ["1/2", "1/4", "1/8", "1/8", "1/8"]
+    made = [bid(f"b{n}", "trainer", 1, (9 - n) * PRICE, share=s) for n, s in enumerate(shares)]
+    report = eighths.round(*made, bid("whole", "chat", 1, 50_000))
+    won = [uid for uid, status in report.bids.items() if status.phase is BidPhase.WON]
+    assert len(won) == 4
+    held = [slot for uid in won for slot in eighths.lease(uid).devices[0].slots]
+    assert sorted(held) == list(range(8))
+    classes = report.result.lots[0].classes
+    assert set(classes) <= {"1", "1/2", "1/4", "1/8"}
+
+
+def test_a_better_half_displaces_a_half_and_waits_for_it(eighths: Market) -> None:
+    for n in (1, 2):
+        eighths.round(bid(f"b{n}", "trainer", 1, n * PRICE, share="1/2"))
+        eighths.claim(f"b{n}")
+    eighths.round(after=60)
+    fund = eighths.fund()
+    report = eighths.round(bid("b3", "chat", 1, 3 * PRICE, share="1/4"))
+    assert [d.lease for d in report.result.displaced] == [eighths.lease("b1").id]
+    gone, new = eighths.lease("b1"), eighths.lease("b3")
+    assert gone.phase is Phase.DRAINING
+    assert not new.ready
+    assert set(new.devices[0].slots) < set(gone.devices[0].slots)
+    assert gone.compensation == new.charged > 0
+    assert eighths.fund() >= fund
+    eighths.claim("b3")
+    eighths.leave("b1", after=5)
+    assert eighths.lease("b3").phase is Phase.ACTIVE
+    assert eighths.lease("b2").phase is Phase.ACTIVE
+
+
+def test_mig_instances_are_where_the_geometry_has_them(market: Market) -> None:
+    market.change(pools=(parted(pool(), mig=True),), devices=with_memory(gpus(1)))
+    made = [bid(f"b{n}", "trainer", 1, PRICE, share="1g.10gb") for n in range(3)]
+    report = market.round(*made, bid("big", "chat", 1, PRICE, share="3g.40gb"))
+    won = sorted(uid for uid, status in report.bids.items() if status.phase is BidPhase.WON)
+    assert len(won) == 3
+    small = [market.lease(uid) for uid in won if uid != "big"]
+    assert sorted(lease.devices[0].slots for lease in small) == [(2,), (3,)]
+    assert {lease.weight for lease in small} == {8}
+    big = market.lease("big")
+    assert (big.devices[0].slots, big.weight) == ((4, 5, 6, 7), 28)
+
+
+def test_a_new_geometry_waits_until_nobody_has_a_part(market: Market) -> None:
+    market.change(pools=(parted(pool(), mig=True),), devices=with_memory(gpus(1)))
+    market.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    market.claim("b1")
+    halves = (Slot("3g.40gb", 0), Slot("3g.40gb", 4))
+    market.change(pools=(msgspec.structs.replace(market.world.pools[0], geometry=halves),))
+    report = market.round(bid("b2", "chat", 1, PRICE, share="3g.40gb"))
+    assert report.bids["b2"].phase is BidPhase.WAITING
+    market.leave("b1")
+    assert market.round().bids["b2"].phase is BidPhase.WON
+
+
+def test_a_geometry_no_gpu_can_have_sells_whole_gpus_and_says_so(market: Market) -> None:
+    bad = (Slot("3g.40gb", 0), Slot("2g.20gb", 2))
+    wrong = msgspec.structs.replace(parted(pool(), mig=True), geometry=bad)
+    report = market.round(
+        bid("b1", "trainer", 1, PRICE, share="3g.40gb"),
+        bid("b2", "trainer", 1, PRICE),
+        pools=(wrong,),
+        devices=with_memory(gpus(2)),
+    )
+    assert report.bids["b1"].reason is BidReason.SHAPE_NOT_SOLD
+    assert report.bids["b2"].phase is BidPhase.WON
+    assert "share memory slice" in report.pools["h100"].message
+
+
+def test_parts_are_sold_at_once_from_the_float(market: Market) -> None:
+    floating = msgspec.structs.replace(parted(pool()), float_percent=5)
+    devices = tuple(d for n in range(3) for d in gpus(8, node=f"n{n}"))
+    market.round(pools=(floating,), devices=devices, agents=(agent("chat", refill=100),))
+    wallet = market.ledger.account(wallet_of("uid-chat"))
+    assert wallet is not None
+
+    def buy(key: str, share: str) -> Lease | NoSale:
+        now = round(market.now * 1000)
+        desk = market.engine.desk
+        return desk.buy(wallet, pool="h100", max_price=PRICE, key=key, now=now, share=share)
+
+    half, quarter = buy("1", "1/2"), buy("2", "1/4")
+    assert isinstance(half, Lease)
+    assert isinstance(quarter, Lease)
+    assert half.devices[0].whole == quarter.devices[0].whole
+    assert set(half.devices[0].slots).isdisjoint(quarter.devices[0].slots)
+    sold_out = buy("3", "1/2")
+    assert isinstance(sold_out, NoSale)
+    assert sold_out.reason == "SoldOut"
+    assert buy("3", "") == sold_out
+    odd = buy("4", "1/3")
+    assert isinstance(odd, NoSale)
+    assert odd.reason == "ShapeNotSold"
+    again = buy("1", "1/2")
+    assert isinstance(again, Lease)
+    assert (again.id, again.devices) == (half.id, half.devices), "the same key buys once"
+    market.round()  # the rest of the cut GPU is for the round again
+    assert market.round(bid("b1", "chat", 1, PRICE, share="1/4")).bids["b1"].phase is BidPhase.WON
+    assert market.lease("b1").devices[0].whole == half.devices[0].whole
+
+
+def test_a_gang_of_parts_and_blocks_is_won_whole(market: Market) -> None:
+    market.change(pools=(parted(pool()),), devices=(*gpus(2), *gpus(2, node="n2")))
+    report = market.round(bid("b1", "trainer", 2, PRICE, blocks=2))
+    assert report.bids["b1"].phase is BidPhase.WON
+    lease = market.lease("b1")
+    assert [{d.node for d in block} for block in lease.blocks] == [{"n1"}, {"n2"}]
+    market.claim("b1")
+    market.leave("b1")
+    report = market.round(bid("b2", "chat", 1, PRICE, share="1/2", blocks=9))
+    assert report.bids["b2"].phase is not BidPhase.WON  # eight halves are there
+    report = market.round(bid("b3", "chat", 1, PRICE, share="1/2", blocks=8))
+    assert report.bids["b3"].phase is BidPhase.WON
+    assert market.lease("b3").weight == 8 * 28

@@ -1,0 +1,260 @@
+"""
+From a pod to a running pod where a lease is not simply GPUs of one node: a fraction of a GPU, a
+MIG instance, and gangs. The real wiring under a virtual clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.pool import Divides, MigSlot
+from bidplane.errors import NotFound
+from bidplane.ledger import statement, verify
+from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.sim.loop import run
+from bidplane.sim.world import World
+
+FLEET = Fleet(
+    nodes=[
+        NodeDeclaration(name="l40", product="L40", memory="48Gi", gpus=1),
+        NodeDeclaration(name="h100-a", product="H100", memory="80Gi", gpus=1),
+        NodeDeclaration(name="a100-a", product="A100", memory="40Gi", gpus=2),
+        NodeDeclaration(name="a100-b", product="A100", memory="40Gi", gpus=2),
+    ],
+    pools=[
+        PoolDeclaration(product="L40", divides=Divides.EIGHTHS, notice_seconds=5),
+        PoolDeclaration(
+            product="H100",
+            divides=Divides.MIG,
+            geometry=[MigSlot(profile="3g.40gb", start=4), MigSlot(profile="1g.10gb", start=2)],
+        ),
+        PoolDeclaration(product="A100", notice_seconds=5, restart_seconds=5),
+    ],
+)
+
+
+def agent(name: str, price: str = "1.00") -> dict[str, Any]:
+    spec = {"owner": f"owner-of-{name}", "refill": "100", "maxPrice": price}
+    return {
+        "apiVersion": AGENT.api_version,
+        "kind": "Agent",
+        "metadata": {"name": name},
+        "spec": spec,
+    }
+
+
+def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
+    marks = {key.replace("__", "/").replace("_", "-"): v for key, v in annotations.items()}
+    marks.setdefault(labels.SIMULATED_SECONDS, "20")
+    container = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": marks},
+        "spec": {"restartPolicy": "Never", "containers": [container]},
+    }
+
+
+def played(story: Callable[[World], Awaitable[None]]) -> None:
+    async def play() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder), FLEET)
+            try:
+                await world.start_all()
+                for name in ("trainer", "chat"):
+                    await world.client().create(AGENT, agent(name), None)
+                await world.until(lambda: ready(world), within=60)
+                await story(world)
+                world.check()
+            finally:
+                await world.stop()
+            report = verify(world.ledger_file)
+            assert report.is_sound, report.problem
+
+    run(play())
+
+
+async def ready(world: World) -> bool:
+    found = (await world.client().list(AGENT)).items
+    return len(found) == 2 and all(
+        (a.get("status") or {}).get("phase") == "Ready"
+        and labels.WALLET_FINALIZER in a["metadata"].get("finalizers", ())
+        for a in found
+    )
+
+
+async def phase(world: World, name: str, wanted: str, plane: str = "trainer") -> bool:
+    try:
+        found = await world.client(plane).get(POD, name, "default")
+    except NotFound:
+        return False
+    return (found.get("status") or {}).get("phase") == wanted
+
+
+async def until_phase(world: World, wanted: str, *names: str, plane: str = "trainer") -> None:
+    for name in names:
+        await world.until(lambda n=name: phase(world, n, wanted, plane), within=600)  # type: ignore[misc]
+
+
+async def nothing_leased(world: World) -> bool:
+    return not (await world.client().list(GPU_LEASE)).items
+
+
+def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        for name in ("one", "two"):
+            await plane.create(POD, pod(name, gpu_fraction="0.5"), "default")
+        await until_phase(world, "Running", "one", "two")
+        nodes = (await plane.list(NODE)).items
+        assert [n["status"]["capacity"][labels.EIGHTHS_RESOURCE] for n in nodes] == ["4", "4"]
+        assert all(labels.GPU_RESOURCE not in n["status"]["capacity"] for n in nodes)
+        slices = (await plane.list(RESOURCE_SLICE)).items
+        shown = sorted(d["name"] for s in slices for d in s["spec"]["devices"])
+        assert shown == ["gpu-0-1-2-0", "gpu-0-1-2-4"]
+        memory = {d["capacity"]["memory"]["value"] for s in slices for d in s["spec"]["devices"]}
+        assert memory == {"24Gi"}
+        leases = (await world.client().list(GPU_LEASE)).items
+        (left,), (right,) = (lease["spec"]["devices"] for lease in leases)
+        assert (left["node"], left["name"]) == (right["node"], right["name"])
+        assert sorted((*left["slots"], *right["slots"])) == list(range(8))
+        claim = (await world.client().list(RESOURCE_CLAIM)).items[0]
+        (config,) = claim["spec"]["devices"]["config"]
+        assert config["opaque"]["parameters"]["devices"][0]["share"] == "1/2"
+        # A third finds the GPU full, and says what would have won.
+        await plane.create(POD, pod("three", gpu_fraction="0.125"), "default")
+
+        async def outbid() -> bool:
+            found = await plane.get(POD, "three", "default")
+            conditions = (found.get("status") or {}).get("conditions") or ()
+            return any(c.get("reason") in ("Outbid", "NoFreeBlock") for c in conditions)
+
+        await world.until(outbid, within=60)
+        await until_phase(world, "Succeeded", "one", "two", "three")
+        await world.until(lambda: nothing_leased(world), within=60)
+        ledger = world.ledger
+        assert ledger is not None
+        (wallet,) = ledger.wallets_named("trainer")
+        now = int(world.clock.now() * 1000)
+        found = statement(ledger, wallet.id.partition("/")[2], now=now)
+        assert found is not None
+        texts = [line.text for line in found.lines]
+        assert any("1/2 of a GPU" in text for text in texts), texts
+        # Twenty-odd seconds of half a GPU at the floor: half of what a whole one costs.
+        rents = [-line.amount for line in found.lines if "1/2" in line.text]
+        assert sum(rents) < 2 * 30 * 100_000 // 3600
+
+    played(story)
+
+
+def test_a_pod_that_asks_for_a_mig_instance_runs_on_one() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        wanted = {"nvidia.com/mig-1g.10gb": "1"}
+        await plane.create(POD, pod("small", limits=wanted), "default")
+        await until_phase(world, "Running", "small")
+        (node,) = (await plane.list(NODE)).items
+        assert node["status"]["capacity"]["nvidia.com/mig-1g.10gb"] == "1"
+        (lease,) = (await world.client().list(GPU_LEASE)).items
+        (device,) = lease["spec"]["devices"]
+        assert (device["share"], device["slots"]) == ("1g.10gb", [2])
+        (host_pod,) = (await world.client().list(POD)).items
+        resources = host_pod["spec"]["containers"][0]["resources"]
+        assert resources["claims"] == [{"name": "gpus"}]
+        assert not resources.get("limits")
+        # What no pool is cut into is refused by name.
+        await plane.create(POD, pod("odd", limits={"nvidia.com/mig-2g.20gb": "1"}), "default")
+
+        async def refused() -> bool:
+            found = await plane.get(POD, "odd", "default")
+            conditions = (found.get("status") or {}).get("conditions") or ()
+            return any(c.get("reason") == "ShapeNotSold" for c in conditions)
+
+        await world.until(refused, within=60)
+        await until_phase(world, "Succeeded", "small")
+
+    played(story)
+
+
+def gang(count: int, gpus: int, name: str = "train", **more: str) -> list[dict[str, Any]]:
+    marks = {"bidplane.dev__gang": name, "bidplane.dev__gang_size": str(count), **more}
+    limits = {"nvidia.com/gpu": str(gpus)}
+    return [pod(f"{name}-{n}", limits=limits, **marks) for n in range(count)]
+
+
+def test_a_gang_runs_when_all_of_it_can_and_ends_together() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        first, second = gang(2, 2)
+        await plane.create(POD, first, "default")
+
+        async def waits() -> bool:
+            found = await plane.get(POD, "train-0", "default")
+            conditions = (found.get("status") or {}).get("conditions") or ()
+            return any(c.get("reason") == "WaitingForGang" for c in conditions)
+
+        await world.until(waits, within=60)
+        await plane.create(POD, second, "default")
+        await until_phase(world, "Running", "train-0", "train-1")
+        (bid,) = (await plane.list(BID)).items
+        assert (bid["spec"]["gpus"], bid["spec"]["blocks"]) == (2, 2)
+        nodes = {(await plane.get(POD, n, "default"))["spec"]["nodeName"]
+                 for n in ("train-0", "train-1")}  # fmt: skip
+        assert len(nodes) == 2
+        leases = (await world.client().list(GPU_LEASE)).items
+        assert sorted(lease["spec"]["node"] for lease in leases) == ["a100-a", "a100-b"]
+        assert world.ledger is not None
+        (row,) = world.ledger.live_leases()  # one win, one hold, one end
+        assert (row.gpus, row.parts) == (4, (2, 2))
+        await until_phase(world, "Succeeded", "train-0", "train-1")
+        await world.until(lambda: nothing_leased(world), within=60)
+
+    played(story)
+
+
+def test_a_gang_is_outbid_together_and_comes_back_together() -> None:
+    async def story(world: World) -> None:
+        plane, rival = world.client("trainer"), world.client("chat")
+        for member in gang(2, 2, **{"bidplane.dev__simulated_seconds": "60"}):
+            await plane.create(POD, member, "default")
+        await until_phase(world, "Running", "train-0", "train-1")
+        await asyncio.sleep(5)
+        answer = pod("answer", limits={"nvidia.com/gpu": "1"}, **{
+            "bidplane.dev__max_price": "9.00", "bidplane.dev__pool": "a100",
+        })  # fmt: skip
+        await rival.create(POD, answer, "default")
+        await until_phase(world, "Running", "answer", plane="chat")
+        # One GPU was taken: nobody of the gang runs with what is left.
+        pods = (await world.client().list(POD)).items
+        running = [p for p in pods if (p.get("status") or {}).get("phase") == "Running"]
+        assert [p["metadata"]["labels"][labels.AGENT] for p in running] == ["chat"]
+        await until_phase(world, "Succeeded", "answer", plane="chat")
+        await until_phase(world, "Succeeded", "train-0", "train-1")
+        await world.until(lambda: nothing_leased(world), within=60)
+
+    played(story)
+
+
+def test_a_lease_bid_for_by_hand_is_used_by_pods_that_name_it() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        spec = {"gpus": 2, "blocks": 2, "maxPrice": "1.00", "pool": "a100"}
+        bid = {"apiVersion": BID.api_version, "kind": "Bid", "metadata": {"name": "mine"}}
+        await plane.create(BID, {**bid, "spec": spec}, "default")
+        for name in ("a", "b"):
+            marks = {"bidplane.dev__bid": "mine"}
+            await plane.create(POD, pod(name, limits={"nvidia.com/gpu": "2"}, **marks), "default")
+        await until_phase(world, "Succeeded", "a", "b")
+        # It is its author's to end.
+        assert len((await world.client().list(GPU_LEASE)).items) == 2
+        (one, _) = (await plane.list(GPU_LEASE)).items
+        await plane.delete(GPU_LEASE, one["metadata"]["name"], "default")
+        await world.until(lambda: nothing_leased(world), within=60)
+
+    played(story)
