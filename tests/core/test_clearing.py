@@ -40,7 +40,7 @@ def test_a_winner_pays_between_its_reserve_and_its_bid(contest: Contest) -> None
         assert winner.reserve <= outcome.critical_price(winner) <= winner.price
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(contests())
 def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
     free, field = contest
@@ -52,7 +52,7 @@ def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
             assert not wins(free, field, winner, price - 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(contests())
 def test_a_loser_is_told_the_least_that_would_have_won(contest: Contest) -> None:
     free, field = contest

@@ -40,7 +40,7 @@ def check_same(start: Room, field: list[Contestant]) -> None:
     assert quick.posted_price(FLOOR, last=0) == slow.posted_price(FLOOR, last=0)
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(contests())
 def test_bids_and_running_leases(contest: tuple[dict[str, int], list[Contestant]]) -> None:
     free, field = contest
@@ -62,7 +62,7 @@ def odd_shapes(draw: st.DrawFn) -> tuple[Room, list[Contestant]]:
     return Room(free, leaves=FRACTIONS), field
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(odd_shapes())
 def test_gangs_and_shares(contest: tuple[Room, list[Contestant]]) -> None:
     check_same(*contest)
@@ -122,7 +122,7 @@ def shelves(draw: st.DrawFn) -> tuple[list[Shelf], list[tuple[str, Block]]]:
     return stock, winners
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(shelves())
 def test_placement(case: tuple[list[Shelf], list[tuple[str, Block]]]) -> None:
     assert fastplacement.place_fast(*case) == place(*case)

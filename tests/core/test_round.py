@@ -24,7 +24,7 @@ from bidplane.core.market.explain import explain, explain_win
 from .market import rounds
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(rounds())
 def test_nothing_is_sold_twice(given: RoundInput) -> None:
     result = clear_round(given)
@@ -46,7 +46,7 @@ def slots(holder: Incumbent | Won) -> list[tuple[str, int]]:
     return [(d, n) for d, found in zip(holder.devices, places, strict=True) for n in found]
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(rounds())
 def test_every_bid_has_one_outcome_and_every_lease_too(given: RoundInput) -> None:
     result = clear_round(given)
@@ -58,7 +58,7 @@ def test_every_bid_has_one_outcome_and_every_lease_too(given: RoundInput) -> Non
     assert sorted(leases) == sorted(i.id for i in given.incumbents)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(rounds())
 def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
     result = clear_round(given)
@@ -80,7 +80,7 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
         assert kept.price <= incumbents[kept.lease].price
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(rounds())
 def test_compensation_is_covered_by_the_fund_and_by_who_caused_it(given: RoundInput) -> None:
     result = clear_round(given)
@@ -100,7 +100,7 @@ def test_compensation_is_covered_by_the_fund_and_by_who_caused_it(given: RoundIn
             assert gone.compensation == 0
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(rounds())
 def test_a_wallet_is_never_promised_twice(given: RoundInput) -> None:
     asks = {ask.id: ask for ask in given.asks}
@@ -109,7 +109,7 @@ def test_a_wallet_is_never_promised_twice(given: RoundInput) -> None:
         assert sum(held) <= available
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(rounds(), st.data())
 def test_the_order_of_the_input_does_not_matter(given: RoundInput, data: st.DataObject) -> None:
     shuffled = msgspec.structs.replace(
@@ -129,7 +129,7 @@ def test_a_saved_round_replays_to_the_same_result(given: RoundInput) -> None:
     assert msgspec.json.decode(msgspec.json.encode(result), type=RoundResult) == result
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(rounds())
 def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> None:
     result = clear_round(given)

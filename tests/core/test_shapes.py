@@ -138,7 +138,7 @@ def test_counters_say_what_trying_everything_says(load: tuple[Fleet, list[Block]
     assert fill(fleet.room, blocks) == packs(fleet, blocks)
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(loads())
 def test_what_fits_is_placed_and_no_gpu_holds_too_much(load: tuple[Fleet, list[Block]]) -> None:
     fleet, blocks = load
@@ -174,7 +174,7 @@ def test_what_fits_is_placed_and_no_gpu_holds_too_much(load: tuple[Fleet, list[B
     assert all(n >= 0 for parts in left.values() for n in parts.values())
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(loads(), st.data())
 def test_every_subset_of_what_fits_fits(
     load: tuple[Fleet, list[Block]], data: st.DataObject
