@@ -24,13 +24,19 @@ HOLD_BEAT = "bidplane.dev/hold-beat"
 # What a simulated node reads from a pod, in place of running its image.
 SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"
 SIMULATED_EXIT_CODE = "bidplane.dev/simulated-exit-code"
+SIMULATED_SAVED = "bidplane.dev/simulated-saved"  # by the node: how far a checkpoint got
+SIMULATED_DONE = "bidplane.dev/simulated-done"  # where it goes on from
 SIMULATED_SHUTDOWN_SECONDS = "bidplane.dev/simulated-shutdown-seconds"
 SIMULATED_UTILISATION = "bidplane.dev/simulated-utilisation-percent"
 SIMULATED_MEMORY = "bidplane.dev/simulated-memory-percent"
 
-# What we write on them: why it waits, and by when it must be gone.
+# What we write on them: why it waits, by when it must be gone, how its checkpoint went.
 PENDING = "bidplane.dev/pending"
 NOTICE = "bidplane.dev/notice"
+CHECKPOINT = "bidplane.dev/checkpoint"  # by the node, once it ran the command
+
+# Written by the node on the host's pod, and carried back.
+OF_THE_NODE = (CHECKPOINT, SIMULATED_SAVED)
 
 # Who an object on the host belongs to, and what it is called in the agent's plane.
 AGENT = "bidplane.dev/agent"

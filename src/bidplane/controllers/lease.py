@@ -12,11 +12,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from bidplane.api import labels
+from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
 from bidplane.api.lease import Phase
-from bidplane.core import leasenodes, requeue
+from bidplane.core import leasenodes, notice, requeue
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
-from bidplane.core.translation import origin
+from bidplane.core.translation import host_name, origin
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
@@ -46,8 +47,13 @@ class LeaseController:
 
     def _host_pod_changed(self, event: EventType, pod: Object) -> None:
         marks = pod["metadata"].get("labels") or {}
-        ending = event == "DELETED" or is_deleted(pod)
-        if ending and labels.LEASE in marks and labels.AGENT in marks:
+        # A checkpoint that was taken is waited for, too.
+        told = labels.CHECKPOINT in (pod["metadata"].get("annotations") or {})
+        if (
+            (event == "DELETED" or is_deleted(pod) or told)
+            and labels.LEASE in marks
+            and labels.AGENT in marks
+        ):
             self.controller.add((marks[labels.AGENT], marks[labels.LEASE]))
 
     def _mirror_changed(self, plane: str, event: EventType, obj: Object) -> None:
@@ -68,14 +74,7 @@ class LeaseController:
         plane = self._planes.get(agent)
         if plane is None:
             return None
-        lease = next(
-            (
-                lease
-                for lease in self._host[GPU_LEASE].items()
-                if lease["metadata"]["name"] == name and lease["spec"]["agent"] == agent
-            ),
-            None,
-        )
+        lease = self._host[GPU_LEASE].get(host_namespace(agent), name)
         mirror = next((m for m in plane[GPU_LEASE].items() if m["metadata"]["name"] == name), None)
         if lease is None or (lease.get("status") or {}).get("phase") == Phase.RELEASED:
             await self._remove(plane, name, mirror)
@@ -86,7 +85,7 @@ class LeaseController:
         if mirror is not None and mirror["metadata"].get("deletionTimestamp"):
             await self._release(plane, lease)
         elif lease["status"]["phase"] == Phase.DRAINING:
-            await self._evict(plane, lease, lease["status"].get("reason", ""))
+            return await self._evict(plane, lease, lease["status"].get("reason", ""))
         return None
 
     async def _show(self, plane: PlaneCache, lease: Object, mirror: Object | None) -> None:
@@ -134,7 +133,7 @@ class LeaseController:
             await client.patch(NODE, name, {"status": status}, subresource="status")
             if lease["status"]["phase"] == Phase.DRAINING:
                 await self._recorder.record(
-                    client, node, "ReclaimNotice", _notice(lease), type="Warning"
+                    client, node, "ReclaimNotice", notice.words(lease), type="Warning"
                 )
 
     def _namespace(self, lease: Object) -> str:
@@ -169,13 +168,16 @@ class LeaseController:
                 with suppress(NotFound):
                     await plane.client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
 
-    async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> None:
+    async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> float | None:
+        """End what runs on the lease; seconds after which to look again, if a pod still saves."""
+        waits: list[float] = []
         for pod in self._live_pods(plane, lease):
             if not is_deleted(pod):
+                wait = await self._give_notice(plane, lease, pod, reason)
+                if wait > 0:
+                    waits.append(wait)
+                    continue
                 await self._keep_likeness(plane, pod)
-                await self._recorder.record(
-                    plane.client, pod, reason, _notice(lease), type="Warning"
-                )
             elif not self._outlasts(pod, lease):
                 continue
             # Looked at again: what ended by itself meanwhile keeps its end to show.
@@ -187,6 +189,48 @@ class LeaseController:
             # Its original may be gone, or was deleted with more grace than the notice has.
             if is_deleted(pod) and self._outlasts(pod, lease):
                 await _delete_pod(self._host.client, pod, self._grace(lease, pod))
+        return min(waits, default=None)
+
+    async def _give_notice(
+        self, plane: PlaneCache, lease: Object, pod: Object, reason: str
+    ) -> float:
+        """Tell the pod; seconds for which it may still take its checkpoint."""
+        message = notice.words(lease)
+        await self._recorder.record(plane.client, pod, reason, message, type="Warning")
+        await self._mark(plane, pod, message)
+        if not notice.is_given(lease):
+            return 0.0
+        metadata, said = pod["metadata"], notice.annotation(lease)
+        if (metadata.get("annotations") or {}).get(labels.NOTICE) != said:
+            note = {"metadata": {"uid": metadata["uid"], "annotations": {labels.NOTICE: said}}}
+            with suppress(NotFound):
+                await plane.client.patch(POD, metadata["name"], note, metadata["namespace"])
+        status = lease["status"]
+        return notice.checkpoint_wait(
+            pod,
+            self._host[POD].get(
+                host_namespace(plane.name), host_name(metadata["namespace"], metadata["name"])
+            ),
+            now=self._clock.now(),
+            given=parse_rfc3339(status.get("noticeAt") or status["reclaimAt"]),
+            end=parse_rfc3339(status["reclaimAt"]),
+        )
+
+    async def _mark(self, plane: PlaneCache, pod: Object, message: str) -> None:
+        """DisruptionTarget: a Job does not count such a pod as failed."""
+        conditions = list((pod.get("status") or {}).get("conditions") or ())
+        if any(condition["type"] == "DisruptionTarget" for condition in conditions):
+            return
+        marked = [*conditions, notice.condition(message, rfc3339(self._clock.now()))]
+        metadata = pod["metadata"]
+        with suppress(NotFound):
+            await plane.client.patch(
+                POD,
+                metadata["name"],
+                {"metadata": {"uid": metadata["uid"]}, "status": {"conditions": marked}},
+                metadata["namespace"],
+                subresource="status",
+            )
 
     async def _keep_likeness(self, plane: PlaneCache, pod: Object) -> None:
         """Nobody else would bring a bare pod back: kept before it goes."""
@@ -264,22 +308,6 @@ async def _delete_pod(client: Client, pod: Object, grace: int) -> None:
             grace_seconds=grace,
             uid=metadata["uid"],
         )
-
-
-def _notice(lease: Object) -> str:
-    status = lease["status"]
-    until = status.get("reclaimAt")
-    if not until:
-        return "the lease was released"
-    paid = status.get("compensation", "")
-    return (
-        f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}: gone by {until}"
-        + (f"; {paid} credits of compensation" if paid.strip("0.") else "")
-        + "; the pod bids again"
-    )
-
-
-_WHY = {"Outbid": "another agent outbid this lease", "Unfunded": "the wallet is empty"}
 
 
 def _conditions(status: Object) -> list[tuple[str, str, str]]:

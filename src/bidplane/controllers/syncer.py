@@ -145,6 +145,7 @@ class SyncerController:
         if copy is not None:
             if is_deleted(pod):
                 await self._delete_host_pod(pod, copy)
+            await self._carry_marks(plane, pod, copy)
             await self._copy_status(plane, pod, copy)
         elif is_deleted(pod):
             if pod["spec"].get("nodeName") and not await self._is_on_host(plane, pod):
@@ -246,13 +247,38 @@ class SyncerController:
     def _lease(self, plane: PlaneCache, pod: Object) -> Object | None:
         return self._host[GPU_LEASE].get(host_namespace(plane.name), pod["spec"]["nodeName"])
 
+    async def _carry_marks(self, plane: PlaneCache, pod: Object, copy: Object) -> None:
+        """Labels and annotations go to the host, where a downward API volume shows them."""
+        wanted = translation.host_metadata(plane.name, pod)
+        wanted["labels"][labels.LEASE] = pod["spec"].get("nodeName", "")
+        changes = translation.changed_marks(wanted, copy, keep=labels.OF_THE_NODE)
+        metadata = copy["metadata"]
+        if changes:
+            with suppress(NotFound):
+                await self._host.client.patch(
+                    POD, metadata["name"], {"metadata": changes}, metadata["namespace"]
+                )
+        told = {
+            key: value
+            for key, value in (metadata.get("annotations") or {}).items()
+            if key in labels.OF_THE_NODE
+            and (pod["metadata"].get("annotations") or {}).get(key) != value
+        }
+        if told:
+            note = {"metadata": {"uid": pod["metadata"]["uid"], "annotations": told}}
+            with suppress(NotFound):
+                await plane.client.patch(
+                    POD, pod["metadata"]["name"], note, pod["metadata"]["namespace"]
+                )
+
     async def _copy_status(self, plane: PlaneCache, pod: Object, copy: Object) -> None:
         status = dict(copy.get("status") or {})
         if status.get("phase", "Pending") == "Pending":
             return
-        # The plane's scheduler said when and where; the host knows nothing of that.
-        ours = [c for c in pod["status"].get("conditions") or () if c["type"] == "PodScheduled"]
-        theirs = [c for c in status.get("conditions") or () if c["type"] != "PodScheduled"]
+        # The plane's parts said when, where and how long; the host knows nothing of that.
+        said_here = ("PodScheduled", "DisruptionTarget")
+        ours = [c for c in pod["status"].get("conditions") or () if c["type"] in said_here]
+        theirs = [c for c in status.get("conditions") or () if c["type"] not in said_here]
         status["conditions"] = [*ours, *theirs]
         status.pop("resourceClaimStatuses", None)
         if all((pod["status"] or {}).get(key) == value for key, value in status.items()):

@@ -31,6 +31,11 @@ def template(pod: Object) -> dict[str, Any]:
     metadata = pod["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     annotations[labels.EVICTIONS] = str(evictions(pod) + 1)
+    # What was said of the life that ends; only how far it got is worth keeping.
+    for said in (labels.NOTICE, labels.CHECKPOINT, labels.PENDING):
+        annotations.pop(said, None)
+    if labels.SIMULATED_SAVED in annotations:
+        annotations[labels.SIMULATED_DONE] = annotations.pop(labels.SIMULATED_SAVED)
     spec = {
         key: value
         for key, value in pod["spec"].items()

@@ -9,7 +9,7 @@ because a hash of the pair ends each of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
@@ -52,6 +52,26 @@ def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
             labels.PLANE_UID: metadata["uid"],
         },
     }
+
+
+def changed_marks(wanted: Object, copy: Object, *, keep: Collection[str]) -> dict[str, Any]:
+    """
+    A merge patch that gives the host's copy the labels and annotations it should have; empty
+    when it has them. What `keep` names is somebody else's there.
+    """
+    changes: dict[str, Any] = {}
+    for field in ("labels", "annotations"):
+        ours = wanted.get(field) or {}
+        theirs = copy["metadata"].get(field) or {}
+        gone = {key: None for key in theirs if key not in ours and key not in keep}
+        new = {
+            key: value
+            for key, value in ours.items()
+            if theirs.get(key) != value and key not in keep
+        }
+        if gone or new:
+            changes[field] = {**gone, **new}
+    return changes
 
 
 def host_bid(agent: str, bid: Object) -> dict[str, Any]:

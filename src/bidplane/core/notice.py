@@ -1,0 +1,79 @@
+"""
+From a notice to a pod's end. Pure.
+
+A lease that must go says so on each of its pods: an annotation (which a downward API volume
+shows as a file), the condition `DisruptionTarget`, an Event. A pod with a checkpoint command
+is then left alone until its node has run it, or until only its shutdown fits into what is
+left; every pod is deleted with the rest of the notice as its grace.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.kinds import Object
+from bidplane.api.lease import Phase
+
+_WHY = {"Outbid": "another agent outbid this lease", "Unfunded": "the wallet is empty"}
+# Of the notice, what is kept for the shutdown if the checkpoint takes all it can get.
+_SHUTDOWN_PART = 3
+
+
+def is_given(lease: Object) -> bool:
+    status = lease.get("status") or {}
+    return status.get("phase") == Phase.DRAINING and bool(status.get("reclaimAt"))
+
+
+def annotation(lease: Object) -> str:
+    """What the pod reads in `bidplane.dev/notice`."""
+    status = lease["status"]
+    said = {
+        "reason": status.get("reason", ""),
+        "reclaimAt": status["reclaimAt"],
+        "compensation": status.get("compensation", ""),
+        "lease": lease["metadata"]["name"],
+    }
+    return msgspec.json.encode(said).decode()
+
+
+def words(lease: Object) -> str:
+    status = lease["status"]
+    until = status.get("reclaimAt")
+    if not until:
+        return "the lease was released"
+    paid = status.get("compensation", "")
+    return (
+        f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}: gone by {until}"
+        + (f"; {paid} credits of compensation" if paid.strip("0.") else "")
+        + "; the pod bids again"
+    )
+
+
+def condition(message: str, now: str) -> dict[str, Any]:
+    """As upstream says it of a pod that is evicted for another's sake."""
+    return {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "PreemptionByScheduler",
+        "message": message,
+        "lastTransitionTime": now,
+    }
+
+
+def checkpoint_wait(
+    pod: Object, host_pod: Object | None, *, now: float, given: float, end: float
+) -> float:
+    """Seconds for which the pod may still save; 0 when it is to be ended."""
+    notes = pod["metadata"].get("annotations") or {}
+    if not notes.get(labels.CHECKPOINT_COMMAND) or host_pod is None:
+        return 0.0
+    if (host_pod.get("status") or {}).get("phase") != "Running":
+        return 0.0
+    if labels.CHECKPOINT in (host_pod["metadata"].get("annotations") or {}):
+        return 0.0
+    asked: float = pod["spec"].get("terminationGracePeriodSeconds", 30)
+    shutdown = min(asked, (end - given) / _SHUTDOWN_PART)
+    return max(0.0, end - shutdown - now)
