@@ -57,7 +57,13 @@ def pod(name: str, *, seconds: int) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "annotations": {labels.SIMULATED_SECONDS: str(seconds)}},
+        "metadata": {
+            "name": name,
+            "annotations": {
+                labels.SIMULATED_SECONDS: str(seconds),
+                labels.CHECKPOINT_COMMAND: "save",
+            },
+        },
         "spec": {
             "restartPolicy": "Never",
             "containers": [

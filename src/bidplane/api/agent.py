@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from typing import Annotated
 
@@ -15,6 +16,12 @@ RESERVED_NAMES = frozenset({"host", "kube", "system", "default", "bidplane"})
 DEFAULT_MAX_PRICE = "1.00"
 
 
+class Driver(enum.StrEnum):
+    """Who makes the agent's plane."""
+
+    EMBEDDED = "embedded"  # in the server, one file each
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     owner: str  # who answers for it; caps and compensation are counted per owner
     team: str = ""
@@ -22,10 +29,13 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     refill: str = "0"  # credits granted each hour, before priority
     carry_over: str = ""  # most the refill may let the wallet hold; "" is twice one refill
     max_price: str = DEFAULT_MAX_PRICE  # for pods that name no price of their own
+    driver: Driver = Driver.EMBEDDED
+    # Keeps everything and spends nothing: no bids, and what it leases is given back.
+    suspended: bool = False
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    phase: str = "Pending"  # Pending | Ready | Deleting
+    phase: str = "Pending"  # Pending | Ready | Suspended | Deleting
     plane: str = ""  # its address, https://HOST:PORT/planes/NAME
     message: str = ""
 

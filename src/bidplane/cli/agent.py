@@ -9,9 +9,9 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bidplane.api.agent import DEFAULT_MAX_PRICE, name_problem
-from bidplane.api.exchange import Wallet
-from bidplane.api.kinds import AGENT
+from bidplane.api.agent import DEFAULT_MAX_PRICE, host_namespace, name_problem
+from bidplane.api.exchange import Leases, Wallet
+from bidplane.api.kinds import AGENT, GPU_LEASE
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.cli.common import (
     Data,
@@ -110,10 +110,77 @@ def list_(*, data: Data = None) -> None:
             str(agent["spec"].get("priority", 1)),
             agent["spec"].get("refill", "0"),
             agent["spec"]["owner"],
+            agent["spec"].get("team", ""),
         ]
         for agent in with_host(data, work)
     ]
-    print_table(["name", "phase", "priority", "refill", "owner"], rows, right="priority refill")
+    columns = ["name", "phase", "priority", "refill", "owner", "team"]
+    print_table(columns, rows, right="priority refill")
+
+
+@app.command
+def show(name: str, *, data: Data = None) -> None:
+    """
+    One agent: who it is, what it has, what it leases.
+
+    Examples:
+        bidplane agent show trainer
+    """
+
+    async def work(host: Client) -> Object:
+        return await host.get(AGENT, name)
+
+    agent = with_host(data, work)
+    spec, status = agent["spec"], agent.get("status") or {}
+    wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
+    console.print(
+        f"[bold]{name}[/bold] is {status.get('phase', 'Pending')}\n"
+        f"  owner     {spec['owner']}{', team ' + spec['team'] if spec.get('team') else ''}\n"
+        f"  plane     {status.get('plane', '')}\n"
+        f"  refill    {spec.get('refill', '0')} credits an hour × priority"
+        f" {spec.get('priority', 1)}; bids up to {spec.get('maxPrice', DEFAULT_MAX_PRICE)}\n"
+        f"  wallet    {wallet.available} free, {wallet.held} held, {wallet.accruing} accruing",
+        soft_wrap=True,
+    )
+    leases = [lease for lease in ask(data, "GET", "/exchange/v1/leases", Leases).leases
+              if lease.agent == name]  # fmt: skip
+    if leases:
+        print_table(
+            ["lease", "phase", "node", "gpus", "price", "charged"],
+            [[v.name, v.phase, v.node, str(len(v.devices)), v.price, v.charged] for v in leases],
+            right="gpus price charged",
+        )
+
+
+@app.command
+def suspend(name: str, *, data: Data = None) -> None:
+    """
+    Keep all of an agent and let it spend nothing: its pods are evicted, its leases given back.
+
+    Its plane can be read and written; pods wait. `bidplane agent resume` lets it bid again.
+    """
+    _set_suspended(name, True, data)
+    console.print(f"agent {name} is suspended: it leases nothing and bids for nothing")
+
+
+@app.command
+def resume(name: str, *, data: Data = None) -> None:
+    """Let a suspended agent bid again; its pods that waited do so at once."""
+    _set_suspended(name, False, data)
+    console.print(f"agent {name} bids again")
+
+
+def _set_suspended(name: str, suspended: bool, data: Path | None) -> None:
+    """Returns once it is so: a suspended agent leases nothing any more."""
+    space = host_namespace(name)
+
+    async def work(host: Client) -> None:
+        await host.patch(AGENT, name, {"spec": {"suspended": suspended}})
+        with console.status(f"{name}: pods end, leases are given back …"):
+            while suspended and (await host.list(GPU_LEASE, space)).items:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    with_host(data, work)
 
 
 @app.command

@@ -53,7 +53,8 @@ class AgentController:
         await self._ensure_namespace(name)
         plane = await self._driver.ensure(name, agent["metadata"]["uid"])
         self._planes.open(name)
-        await self._say(agent, {"phase": "Ready", "plane": plane.url})
+        phase = "Suspended" if agent["spec"].get("suspended") else "Ready"
+        await self._say(agent, {"phase": phase, "plane": plane.url})
 
     async def _end(self, agent: Object) -> float | None:
         name = agent["metadata"]["name"]

@@ -37,6 +37,7 @@ class LeaseController:
         self.controller: Controller[Key] = Controller("lease", self.reconcile)
         host[GPU_LEASE].on_change(self._host_changed)
         host[POD].on_change(self._host_pod_changed)
+        host[NODE].on_change(self._host_node_changed)
         planes.on_change(GPU_LEASE, self._mirror_changed)
         planes.on_change(NODE, self._mirror_changed)
         planes.on_change(POD, self._pod_changed)
@@ -55,6 +56,12 @@ class LeaseController:
             and labels.AGENT in marks
         ):
             self.controller.add((marks[labels.AGENT], marks[labels.LEASE]))
+
+    def _host_node_changed(self, event: EventType, node: Object) -> None:
+        if event == "DELETED":
+            for lease in self._host[GPU_LEASE].items():
+                if lease["spec"]["node"] == node["metadata"]["name"]:
+                    self._host_changed("MODIFIED", lease)
 
     def _mirror_changed(self, plane: str, event: EventType, obj: Object) -> None:
         self.controller.add((plane, obj["metadata"]["name"]))
@@ -82,7 +89,9 @@ class LeaseController:
         if not lease.get("status"):
             return None  # the exchange writes it next
         await self._show(plane, lease, mirror)
-        if mirror is not None and mirror["metadata"].get("deletionTimestamp"):
+        if self._host[NODE].get(None, lease["spec"]["node"]) is None:
+            await self._node_lost(plane, lease)
+        elif mirror is not None and mirror["metadata"].get("deletionTimestamp"):
             await self._release(plane, lease)
         elif lease["status"]["phase"] == Phase.DRAINING:
             return await self._evict(plane, lease, lease["status"].get("reason", ""))
@@ -141,6 +150,24 @@ class LeaseController:
         bid = self._host[BID].get(reference["namespace"], reference["name"])
         came_from = origin(bid) if bid is not None else None
         return came_from[0] if came_from else "default"
+
+    async def _node_lost(self, plane: PlaneCache, lease: Object) -> None:
+        """No kubelet is left to end anything: what ran there is gone, and bids again."""
+        name = lease["metadata"]["name"]
+        # Said of the plane's pods first: once the host's are gone, theirs are lost without a word.
+        for pod in self._live_pods(plane, lease):
+            if not is_deleted(pod):
+                words = f"the node {lease['spec']['node']} is gone, and what ran on it"
+                await self._recorder.record(plane.client, pod, "NodeLost", words, type="Warning")
+                await self._mark(plane, pod, words)
+                await self._keep_likeness(plane, pod)
+        for pod in self._live_host_pods(lease):
+            await _delete_pod(self._host.client, pod, 0)
+        for pod in self._live_pods(plane, lease):
+            await _delete_pod(plane.client, pod, 0)
+        if not is_deleted(lease):
+            with suppress(NotFound):
+                await self._host.client.delete(GPU_LEASE, name, lease["metadata"]["namespace"])
 
     async def _release(self, plane: PlaneCache, lease: Object) -> None:
         """The mirror was deleted: end what runs, then give the devices back."""

@@ -42,6 +42,7 @@ class SchedulerController:
         for kind in KINDS:
             planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
         planes.on_open(self.controller.add)
+        agents.on_change(lambda event, agent: self.controller.add(agent["metadata"]["name"]))
 
     async def reconcile(self, plane: str) -> float | None:
         cache = self._planes.get(plane)
@@ -55,6 +56,7 @@ class SchedulerController:
             leases=cache[GPU_LEASE].items(),
             nodes=cache[NODE].items(),
             max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
+            suspended=bool(spec.get("suspended")),
         )
         refused: list[ApiError] = []
         for operation in scheduling.plan(snapshot):

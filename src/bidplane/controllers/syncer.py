@@ -13,7 +13,7 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.kinds import AGENT, BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.api.lease import Phase
 from bidplane.controllers.claiming import claim
 from bidplane.core import translation
@@ -40,7 +40,21 @@ class SyncerController:
             host[kind].on_change(self._host_handler(kind))
         host[EVENT].on_change(self._event_happened)
         host[GPU_LEASE].on_change(self._lease_changed)
+        host[AGENT].on_change(self._agent_changed)
         planes.on_open(self._opened)
+
+    def _agent_changed(self, event: EventType, agent: Object) -> None:
+        """Its bids stand, or not, as it is suspended."""
+        plane = self._planes.awake(agent["metadata"]["name"])
+        for bid in plane[BID].items() if plane is not None else ():
+            metadata = bid["metadata"]
+            self.controller.add(
+                (agent["metadata"]["name"], BID, metadata["namespace"], metadata["name"])
+            )
+
+    def _is_suspended(self, agent: str) -> bool:
+        known = self._host[AGENT].get(None, agent)
+        return known is not None and bool(known["spec"].get("suspended"))
 
     def _plane_handler(self, kind: Kind) -> Any:
         def changed(plane: str, event: EventType, obj: Object) -> None:
@@ -101,6 +115,9 @@ class SyncerController:
         copy = self._host[kind].get(host_namespace(agent), translation.host_name(namespace, name))
         if copy is not None and not _is_copy_of(copy, original):
             await self._delete_copy(kind, copy)
+        elif kind == BID and self._is_suspended(agent):
+            if copy is not None:
+                await self._delete_copy(kind, copy)
         elif original is not None and kind == BID:
             await self._sync_bid(plane, original, copy)
         elif original is not None:

@@ -72,7 +72,7 @@ def checkpoint_wait(
         return 0.0
     if (host_pod.get("status") or {}).get("phase") != "Running":
         return 0.0
-    if labels.CHECKPOINT in (host_pod["metadata"].get("annotations") or {}):
+    if labels.CHECKPOINT in notes:  # taken, and known here: what it saved is not lost
         return 0.0
     asked: float = pod["spec"].get("terminationGracePeriodSeconds", 30)
     shutdown = min(asked, (end - given) / _SHUTDOWN_PART)

@@ -35,6 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     leases: list[Object]
     nodes: list[Object]
     max_price: str  # for pods that name none
+    suspended: bool = False  # the agent keeps everything and spends nothing
 
 
 class CreateBid(msgspec.Struct, frozen=True):
@@ -68,11 +69,30 @@ Operation = CreateBid | DeleteBid | BindPod | ReleaseLease | Explain
 
 def plan(snapshot: Snapshot) -> list[Operation]:
     pending = [pod for pod in snapshot.pods if is_pending(pod)]
+    if snapshot.suspended:
+        return list(_suspended(snapshot, pending))
     operations = list(_bids_without_pod(snapshot, pending))
     for pod in pending:
         operations.extend(_pending(snapshot, pod))
     operations.extend(_idle_leases(snapshot, pending))
     return operations
+
+
+def _suspended(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
+    """No bid of a pod stands, no lease is kept. Bids written by hand stay for later."""
+    for bid in snapshot.bids:
+        by_pod = labels.POD_UID in (bid["metadata"].get("labels") or {})
+        if by_pod and not is_deleted(bid):
+            yield DeleteBid(bid)
+    for lease in snapshot.leases:
+        if not is_deleted(lease) and phase_of(lease) not in ("", Phase.RELEASED):
+            yield ReleaseLease(lease)
+    for pod in pending:
+        yield Explain(
+            pod,
+            "AgentSuspended",
+            "the agent is suspended and bids for nothing; its owner can resume it",
+        )
 
 
 def is_pending(pod: Object) -> bool:

@@ -256,7 +256,7 @@ def _asks(
 
 def _standing(commit: Commit, snapshot: Snapshot) -> list[BidView]:
     """The bids that take part: readable, of an agent that stays, and not yet won with."""
-    staying = {agent.name for agent in snapshot.agents if not agent.deleting}
+    staying = {a.name for a in snapshot.agents if not a.deleting and not a.suspended}
     # A uid is one bid's. If a host ever shows it twice, the first by name stands for it.
     unique = {bid.uid: bid for bid in sorted(snapshot.bids, key=_name, reverse=True)}
     return [

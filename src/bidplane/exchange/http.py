@@ -74,9 +74,11 @@ class ExchangeApp:
         *,
         clock: Clock,
         cap_of: Callable[[str], int | None] = lambda _: None,
+        suspended: Callable[[str], bool] = lambda _: False,
         desk: Desk | None = None,
     ) -> None:
         """`cap_of`: by an agent's uid, what its wallet may carry over; None if there is none."""
+        self._suspended = suspended
         self._ledger = ledger
         self._desk = desk or Desk(ledger)
         self._cap_of = cap_of
@@ -243,6 +245,8 @@ class ExchangeApp:
             raise Refusal(400, "BadRequest", str(error)) from error
         if not request.key:
             raise Refusal(400, "BadRequest", "give a key: asking twice with one buys once")
+        if self._suspended(who.uid):
+            raise Refusal(409, "Suspended", "the agent is suspended: its owner can resume it")
         wallet = self._wallet(who, who.plane)
         sold = self._desk.buy(
             wallet,

@@ -53,6 +53,7 @@ class Exchange:
             self._news,
             clock=clock,
             cap_of=self._cap_of,
+            suspended=self._is_suspended,
             desk=self._engine.desk,
         )
         self._report: Report | None = None
@@ -124,6 +125,12 @@ class Exchange:
             if agent["metadata"]["uid"] == uid:
                 return snapshot.agent_view(agent).cap
         return None
+
+    def _is_suspended(self, uid: str) -> bool:
+        return any(
+            agent["metadata"]["uid"] == uid and bool(agent["spec"].get("suspended"))
+            for agent in self.informers[AGENT].items()
+        )
 
     def _note_lease(self, event: EventType, lease: Object) -> None:
         """Bids wait for the round; whoever holds a lease, or gave one back, does not."""

@@ -35,6 +35,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     refill: int = 0  # each hour, priority included
     cap: int = 0
     deleting: bool = False
+    suspended: bool = False
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +127,7 @@ def agent_view(agent: Object) -> AgentView:
         name=metadata["name"],
         uid=metadata["uid"],
         deleting=is_deleted(agent),
+        suspended=bool(agent["spec"].get("suspended")),
     )
     try:
         spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)

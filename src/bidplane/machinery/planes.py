@@ -104,6 +104,10 @@ class PlaneCaches:
         plane = self._planes.get(name)
         return plane if plane is not None and plane.synced else None
 
+    def awake(self, name: str) -> PlaneCache | None:
+        """As `get`, but one that sleeps is let sleep."""
+        return None if name in self._asleep else self.get(name)
+
     async def sleep(self, name: str) -> None:
         """Forget all of a plane until it is asked for, or used."""
         if name in self._planes:
