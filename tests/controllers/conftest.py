@@ -6,15 +6,16 @@ decides when, and what is never written.
 """
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD
 from bidplane.api.lease import CLAIMED, FINALIZER
 from bidplane.drivers.embedded import EmbeddedDriver
-from bidplane.errors import NotFound
+from bidplane.errors import AlreadyExists, NotFound
 from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.plane import Planes
 from bidplane.runtime.credentials import HOST_PLANE, Tokens
@@ -45,6 +46,8 @@ class Site:
         )
         await prepare_host(self.planes, None)
         self.host = self.planes.client(HOST_PLANE)
+        with contextlib.suppress(AlreadyExists):
+            await self.host.create(NODE, {"metadata": {"name": "h100-a"}, "spec": {}})
         self.plane = self.planes.client(AGENT_NAME)
         driver = EmbeddedDriver(self.planes, "https://test")
         controllers = Controllers(self.host, driver, clock=self.clock)
