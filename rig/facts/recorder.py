@@ -6,6 +6,7 @@ What the generators of facts share: a real server to ask, and one way to write a
     .venv/bin/python rig/facts/schemas.py       of which fields    (starts a server)
     .venv/bin/python rig/facts/messages.py      in which encoding  (reads Go modules)
     .venv/bin/python rig/facts/roles.py         default roles      (starts a server)
+    .venv/bin/python rig/facts/defaults.py      what is added      (starts a server)
 
 Each writes one table under src/bidplane/wire/data, the same bytes on every run of one release.
 Only names, numbers and flags are kept, never a sentence of the original's documentation.

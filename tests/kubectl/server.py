@@ -1,4 +1,4 @@
-"""Serves one plane until it is terminated: `server.py FOLDER`; prints its address."""
+"""Serves one plane, with its controllers, until terminated: `server.py FOLDER` prints where."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from pathlib import Path
 import uvicorn
 
 from bidplane.api import crds
+from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.connection import Connection
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.testing.certificates import Authority
+from bidplane.wiring.controllers import Controllers
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -40,7 +42,13 @@ async def main(folder: Path) -> None:
         ca=(folder / "ca.crt").read_text(),
         signer=Signer(folder / "ca.crt", folder / "ca.key"),
     )
+    await planes.create(HOST_PLANE)
     uid = await planes.create("agent")
+    driver = EmbeddedDriver(planes, "https://test")
+    controllers = Controllers(planes.client(HOST_PLANE), driver, clock=planes.clock, own_host=True)
+    working = asyncio.create_task(controllers.run())
+    await controllers.started.wait()
+    controllers.follow("agent")
     who = Identity(plane="agent", uid=uid, user="agent", expires=int(time.time()) + 3600)
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     url = f"https://127.0.0.1:{listener.getsockname()[1]}/planes/agent"
@@ -59,6 +67,8 @@ async def main(folder: Path) -> None:
     )
     print(url, flush=True)
     await uvicorn.Server(config).serve(sockets=[listener])
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
     await planes.close()
 
 

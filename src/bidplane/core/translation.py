@@ -133,7 +133,9 @@ def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
         resources = {**first["resources"], "claims": [{"name": "gpus"}]}
         spec["containers"] = [{**first, "resources": resources}, *others]
     if spec.get("volumes"):
-        spec["volumes"] = [_host_volume(namespace, volume) for volume in spec["volumes"]]
+        spec["volumes"] = [
+            _host_volume(namespace, volume) for volume in spec["volumes"] if not _is_access(volume)
+        ]
     if spec.get("imagePullSecrets"):
         spec["imagePullSecrets"] = [
             {"name": host_name(namespace, secret["name"])}
@@ -226,7 +228,7 @@ def _references(spec: Object) -> Iterator[Reference]:
                 yield from _named(
                     variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef"
                 )
-    for volume in spec.get("volumes") or ():
+    for volume in (one for one in spec.get("volumes") or () if not _is_access(one)):
         yield from _named(volume, "configMap", "secret")
         for source in (volume.get("projected") or {}).get("sources") or ():
             yield from _named(source, "configMap", "secret")
@@ -247,6 +249,18 @@ def _field(named: Object) -> str:
     return "secretName" if "secretName" in named else "name"
 
 
+# The token every pod gets is for its plane's API, and signed there: on the host it means nothing.
+_ACCESS = "kube-api-access-"
+
+
+def _is_access(volume: Object) -> bool:
+    return "projected" in volume and _is_access_name(volume)
+
+
+def _is_access_name(named: Object) -> bool:
+    return str(named.get("name", "")).startswith(_ACCESS)
+
+
 def _host_container(namespace: str, container: Object) -> dict[str, Any]:
     resources = dict(container.get("resources") or {})
     asked = False
@@ -259,6 +273,9 @@ def _host_container(namespace: str, container: Object) -> dict[str, Any]:
     if asked:
         resources["claims"] = [{"name": "gpus"}]
     result = {**container, "resources": resources}
+    mounts = container.get("volumeMounts") or ()
+    if any(_is_access_name(mount) for mount in mounts):
+        result["volumeMounts"] = [mount for mount in mounts if not _is_access_name(mount)]
     if container.get("env"):
         result["env"] = [
             {**variable, "valueFrom": _renamed(namespace, variable["valueFrom"])}

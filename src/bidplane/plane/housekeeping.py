@@ -25,9 +25,11 @@ from bidplane.plane.verbs.update import change, keep
 from bidplane.wire import rbac
 from bidplane.wire.crds import CLEANUP, wants_names
 from bidplane.wire.kinds import namespaces
+from bidplane.wire.kinds.others import CLAIM_PROTECTION
 from bidplane.wire.table.human import seconds
 
-NAMESPACES, EVENTS = "namespaces", "events"
+NAMESPACES, EVENTS, PODS = "namespaces", "events", "pods"
+CLAIMS = "persistentvolumeclaims"
 EVENT_SECONDS = 3600  # an event is kept this long, as upstream keeps it
 SWEEP_SECONDS = 300
 
@@ -72,6 +74,8 @@ class Housekeeper:
                 self._due[item.key] = None
         else:
             self._due.update(dict.fromkeys(self._plane.dependents.get(item.uid, ())))
+            if item.key.resource == PODS:
+                self._due.update(dict.fromkeys(_claims(item)))
             # Whoever waits for this to be gone: its namespace, its CRD, its foreground owners.
             if item.key.namespace:
                 self._due[Key(NAMESPACES, "", item.key.namespace)] = None
@@ -143,9 +147,11 @@ class Housekeeper:
                 return await self._end_namespace(item)
             if key.resource == CRDS and CLEANUP in (meta.get("finalizers") or ()):
                 return await self._end_crd(item)
-            if ORPHAN in (meta.get("finalizers") or ()):
+            if CLAIM_PROTECTION in (meta.get("finalizers") or ()):
+                await self._release_claim(item)
+            elif ORPHAN in (meta.get("finalizers") or ()):
                 return await self._orphan(item)
-            if FOREGROUND in (meta.get("finalizers") or ()):
+            elif FOREGROUND in (meta.get("finalizers") or ()):
                 return await self._foreground(item)
         elif key.resource == NAMESPACES:
             await self._furnish(key.name)
@@ -209,6 +215,12 @@ class Housekeeper:
         if latest is not None and not self._plane.store.count(item.key.name):
             await self._drop_finalizer(latest, CLEANUP)
 
+    async def _release_claim(self, item: Item) -> None:
+        """A claim goes when the last pod that uses it is gone."""
+        pods = self._plane.store.items(PODS, item.key.namespace)
+        if not any(item.key in _claims(pod) for pod in pods):
+            await self._drop_finalizer(item, CLAIM_PROTECTION)
+
     async def _orphan(self, item: Item) -> None:
         for key in sorted(self._plane.dependents.get(item.uid, ())):
             if dependent := self._plane.store.latest(key):
@@ -271,6 +283,16 @@ class Housekeeper:
 
     async def _write(self, item: Item, obj: dict[str, Any]) -> None:
         await keep(self._plane, item, {**obj, "metadata": dict(obj["metadata"])})
+
+
+def _claims(pod: Item) -> list[Key]:
+    """The claims a pod uses."""
+    volumes = (pod.obj.get("spec") or {}).get("volumes") or ()
+    return [
+        Key(CLAIMS, pod.key.namespace, volume["persistentVolumeClaim"].get("claimName", ""))
+        for volume in volumes
+        if "persistentVolumeClaim" in volume
+    ]
 
 
 def _furnished(change: Change) -> bool:

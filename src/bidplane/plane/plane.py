@@ -62,6 +62,9 @@ class Plane:
     def new_uid(self) -> str:
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
 
+    def pick(self, choices: Sequence[int]) -> int:
+        return self._dice.choice(choices)
+
     def new_suffix(self) -> str:
         return "".join(self._dice.choices(GENERATED_ALPHABET, k=GENERATED_LENGTH))
 

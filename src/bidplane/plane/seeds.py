@@ -8,6 +8,7 @@ from typing import Any
 
 from bidplane.api.kinds import CONFIG_MAP, CRD, NAMESPACE, SERVICE_ACCOUNT, Kind
 from bidplane.plane import ground
+from bidplane.plane.admission import ROOT_CA
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.create import create
@@ -16,7 +17,6 @@ from bidplane.plane.verbs.update import change
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
-ROOT_CA = "kube-root-ca.crt"
 _DESCRIBED = "kubernetes.io/description"
 _WHY = "The certificate authority of this API endpoint."
 

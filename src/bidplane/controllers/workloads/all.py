@@ -10,6 +10,7 @@ from bidplane.api.kinds import (
     CONTROLLER_REVISION,
     CRON_JOB,
     DEPLOYMENT,
+    DISRUPTION_BUDGET,
     ENDPOINT_SLICE,
     JOB,
     NODE,
@@ -26,6 +27,7 @@ from bidplane.api.kinds import (
 from bidplane.controllers.workloads.carry import Refused
 from bidplane.controllers.workloads.reconciler import Key, Reconciler, Sites
 from bidplane.core.workloads import (
+    budgets,
     cronjobs,
     deployments,
     endpointslices,
@@ -56,6 +58,7 @@ KINDS = (
     ENDPOINT_SLICE,
     VOLUME_CLAIM,
     RESOURCE_QUOTA,
+    DISRUPTION_BUDGET,
 )
 _COUNTED = (POD, SERVICE, VOLUME_CLAIM, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB, CRON_JOB)
 _ASKED = (CONFIG_MAP, SECRET)  # counted, but not worth following: see `Quotas`
@@ -244,6 +247,35 @@ class Quotas(Reconciler):
         return _RECOUNT_SECONDS if asked else None
 
 
+class Budgets(Reconciler):
+    """Keeps how many pods may be evicted. Granting an eviction is the API server's part."""
+
+    kind, component = DISRUPTION_BUDGET, "controllermanager"
+    _scaled = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
+
+    def __init__(self, sites: Sites, *, clock: Clock) -> None:
+        super().__init__(sites, clock=clock)
+        for kind in (POD, *self._scaled):
+            sites.on_change(kind, self._counted_changed)
+
+    def _counted_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        cache = self.sites.get(plane)
+        namespace = meta(obj)["namespace"]
+        for budget in cache[self.kind].in_namespace(namespace) if cache is not None else ():
+            self.controller.add((plane, namespace, meta(budget)["name"]))
+
+    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+        namespace = meta(obj)["namespace"]
+        owners = {
+            (kind.kind, str(meta(owner)["name"])): owner
+            for kind in self._scaled
+            for owner in cache[kind].in_namespace(namespace)
+        }
+        pods = cache[POD].in_namespace(namespace)
+        plan = budgets.plan(obj, pods, owners, now=self.clock.now())
+        return await self.carrier.carry_out(cache.client, plan)
+
+
 class Workloads:
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
         reconcilers: list[Reconciler] = [
@@ -254,5 +286,6 @@ class Workloads:
             CronJobs(sites, clock=clock),
             EndpointSlices(sites, clock=clock),
             Quotas(sites, clock=clock),
+            Budgets(sites, clock=clock),
         ]
         self.controllers: list[Controller[Key]] = [r.controller for r in reconcilers]

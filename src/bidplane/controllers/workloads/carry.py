@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Kind, Object
 from bidplane.core.workloads.plan import Create, Delete, Operation, Patch, Plan, Record
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client
@@ -25,6 +25,7 @@ class Carrier:
     """One controller's hands."""
 
     def __init__(self, component: str, *, clock: Clock) -> None:
+        self._component = component
         self._recorder = Recorder(component, clock=clock)
 
     async def carry_out(self, client: Client, plan: Plan) -> float | None:
@@ -84,8 +85,9 @@ class Carrier:
             words = f"Error creating: {error}"
             await self._tell(client, owner, "FailedCreate", words, failed=True)
             raise Refused(operation, error) from error
-        name = made["metadata"]["name"]
-        await self._tell(client, owner, "SuccessfulCreate", f"Created {_word(kind.kind)}: {name}")
+        words = self._words("Create", kind, made["metadata"]["name"], owner)
+        if words:
+            await self._tell(client, owner, "SuccessfulCreate", words)
 
     async def _delete(self, client: Client, operation: Delete) -> None:
         kind, metadata = operation.kind, operation.obj["metadata"]
@@ -94,8 +96,24 @@ class Carrier:
         except NotFound:
             return
         if operation.owner is not operation.obj:
-            words = f"Deleted {_word(kind.kind)}: {metadata['name']}"
-            await self._tell(client, operation.owner, "SuccessfulDelete", words)
+            words = self._words("Delete", kind, metadata["name"], operation.owner)
+            if words:
+                await self._tell(client, operation.owner, "SuccessfulDelete", words)
+
+    def _words(self, verb: str, kind: Kind, name: str, owner: Object) -> str:
+        """As upstream tells of it; each of its controllers has its own way, and some none."""
+        set_name = owner["metadata"]["name"]
+        match self._component, kind.kind:
+            case "statefulset-controller", "Pod":
+                return f"{verb} Pod {name} in StatefulSet {set_name} successful"
+            case "statefulset-controller", "PersistentVolumeClaim":
+                pod = f"{set_name}-{name.rpartition('-')[2]}"
+                return f"{verb} Claim {name} Pod {pod} in StatefulSet {set_name} success"
+            case _, "Pod":
+                return f"{verb}d pod: {name}"
+            case _, "Job":
+                return f"{verb}d job {name}"
+        return ""
 
     async def _tell(
         self, client: Client, about: Object, reason: str, message: str, *, failed: bool = False
@@ -103,10 +121,6 @@ class Carrier:
         await self._recorder.record(
             client, about, reason, message, type="Warning" if failed else "Normal"
         )
-
-
-def _word(kind: str) -> str:
-    return kind[0].lower() + kind[1:]
 
 
 def _conditional(change: Mapping[str, Any], version: str) -> dict[str, Any]:

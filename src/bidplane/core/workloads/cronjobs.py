@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bidplane.api.kinds import CRON_JOB, JOB, Object
-from bidplane.core.workloads import schedule
 from bidplane.core.workloads.common import (
+    annotations_of,
     is_controlled_by,
     is_going,
     meta,
@@ -22,6 +22,7 @@ from bidplane.core.workloads.common import (
 )
 from bidplane.core.workloads.jobs import is_finished
 from bidplane.core.workloads.plan import Create, Delete, Plan, Record
+from bidplane.wire import cron
 
 SCHEDULED = "batch.kubernetes.io/cronjob-scheduled-timestamp"
 _MOST_MISSED = 100  # more than this many missed times are not counted one by one
@@ -40,10 +41,17 @@ class _Look:
     def __init__(self, cron_job: Object, jobs: Sequence[Object], now: float) -> None:
         self.cron, self.spec, self.jobs, self.now = cron_job, cron_job["spec"], jobs, now
         self.status: dict[str, Any] = dict(status_of(cron_job))
-        self.active = [job for job in jobs if not is_finished(job) and not is_going(job)]
+        running = [job for job in jobs if not is_finished(job) and not is_going(job)]
+        # One that somebody made of our template is owned by us, and none of ours.
+        self.active = [job for job in running if SCHEDULED in annotations_of(job)]
+        self.strange = [job for job in running if SCHEDULED not in annotations_of(job)]
         self.plan = Plan()
 
     def decide(self) -> None:
+        for job in self.strange:
+            words = "Saw a job that the controller did not create or forgot: "
+            words += str(meta(job)["name"])
+            self.plan.operations.append(Record(self.cron, "UnexpectedJob", words, "Warning"))
         self._forget("successfulJobsHistoryLimit", 3, "Complete")
         self._forget("failedJobsHistoryLimit", 1, "Failed")
         self._note_success()
@@ -53,7 +61,7 @@ class _Look:
 
     def _keep_time(self) -> None:
         try:
-            times = schedule.parse(self.spec["schedule"])
+            times = cron.parse(self.spec["schedule"])
             zone = self.spec.get("timeZone") or "UTC"
             times.after(self.now, zone)
         except (ValueError, KeyError, OSError) as error:
@@ -67,7 +75,7 @@ class _Look:
         if coming is not None:
             self.plan.wait(coming - self.now)
 
-    def _due(self, times: schedule.Schedule, zone: str) -> float | None:
+    def _due(self, times: cron.Schedule, zone: str) -> float | None:
         """The newest time that has come and was not acted on."""
         since = seconds(self.status.get("lastScheduleTime") or meta(self.cron)["creationTimestamp"])
         deadline = self.spec.get("startingDeadlineSeconds")

@@ -149,10 +149,10 @@ async def log(
     """GET pods/NAME/log: the output of one container, from whoever runs it."""
     pod = get(plane, call).obj
     name = podstreams.container(call.name, pod, request.query.get("container", ""))
-    if planes.pod_streams is None:
-        raise status.refuse(501, "NotImplemented", "no node serves the logs of this plane's pods")
     if not pod["spec"].get("nodeName"):
         return Answer(b"", content_type=b"text/plain")  # not started: nothing was said yet
+    if planes.pod_streams is None:
+        raise status.refuse(501, "NotImplemented", "no node serves the logs of this plane's pods")
     asked = [(key, request.query[key]) for key in podstreams.LOG_PARAMETERS if key in request.query]
     chunks = await planes.pod_streams.logs(plane.name, pod, name, asked)
     await _start(send, b"text/plain; charset=utf-8")

@@ -10,8 +10,8 @@ import contextlib
 from typing import Any
 
 from bidplane.kube.client import Object
+from bidplane.plane import admission, signing
 from bidplane.plane import rules as cel_rules
-from bidplane.plane import signing
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
@@ -98,6 +98,7 @@ def for_create(
         signing.ask(call, obj)
     rules.default(obj)
     _own_fields(plane, call, obj, None, owners)
+    admission.admit(plane, resource.storage, obj, None)
     rules.create(obj)
     _own(plane, call, obj)
     named = _named(call, meta.get("name", ""))
@@ -124,6 +125,7 @@ def for_update(
         _put(new, "status", old.get("status"))
     rules.default(new)
     _own_fields(plane, call, new, old, owners)
+    admission.admit(plane, resource.storage, new, old)
     _own(plane, call, new)
     if changed_fixed:
         raise status.invalid(call.about, changed_fixed)

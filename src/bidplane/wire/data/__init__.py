@@ -47,3 +47,9 @@ def protobuf() -> dict[str, Any]:
 def roles() -> dict[str, Any]:
     """`release`, and the default `clusterroles`, `clusterrolebindings`, `roles`, `rolebindings`."""
     return _read("roles.json")
+
+
+@functools.cache
+def defaults() -> dict[str, Any]:
+    """`release` and `kinds`: what the server adds to an object, by storage."""
+    return _read("defaults.json")

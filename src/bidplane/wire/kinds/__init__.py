@@ -6,10 +6,21 @@ What a kind's own rules add to its schema: defaults, what the server sets, what 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
-from bidplane.wire import crds
-from bidplane.wire.kinds import config, events, namespaces, pods, roles, workloads
+from bidplane.wire import crds, data
+from bidplane.wire.kinds import (
+    config,
+    events,
+    namespaces,
+    others,
+    pods,
+    roles,
+    services,
+    workloads,
+)
+from bidplane.wire.kinds.recorded import with_recorded
 from bidplane.wire.kinds.rules import Rules
 
 _PLAIN = Rules()
@@ -26,7 +37,13 @@ RULES: Mapping[str, Rules] = {
     "podtemplates": workloads.POD_TEMPLATE,
     "deployments.apps": workloads.DEPLOYMENT,
     "replicasets.apps": workloads.REPLICA_SET,
-    "daemonsets.apps": workloads.TEMPLATED,
+    "daemonsets.apps": workloads.DAEMON_SET,
+    "replicationcontrollers": workloads.CONTROLLER,
+    "controllerrevisions.apps": others.REVISION,
+    "services": services.RULES,
+    "persistentvolumes": others.VOLUME,
+    "persistentvolumeclaims": others.VOLUME_CLAIM,
+    "limitranges": others.LIMIT_RANGE,
     "statefulsets.apps": workloads.STATEFUL_SET,
     "jobs.batch": workloads.JOB,
     "cronjobs.batch": workloads.CRON_JOB,
@@ -37,13 +54,10 @@ RULES: Mapping[str, Rules] = {
         generation=True,
         keeps_status=True,
     ),
-    "poddisruptionbudgets.policy": _WITH_GENERATION,
-    "ingresses.networking.k8s.io": _WITH_GENERATION,
-    "ingressclasses.networking.k8s.io": _WITH_GENERATION,
-    "networkpolicies.networking.k8s.io": _WITH_GENERATION,
-    "priorityclasses.scheduling.k8s.io": _WITH_GENERATION,
+    "networkpolicies.networking.k8s.io": others.NETWORK_POLICY,
+    "resourceclaims.resource.k8s.io": others.DEVICE_CLAIM,
+    "resourceclaimtemplates.resource.k8s.io": others.DEVICE_CLAIM_TEMPLATE,
     "resourceslices.resource.k8s.io": _WITH_GENERATION,
-    "deviceclasses.resource.k8s.io": _WITH_GENERATION,
     "roles.rbac.authorization.k8s.io": roles.ROLE,
     "rolebindings.rbac.authorization.k8s.io": roles.BINDING,
     "clusterroles.rbac.authorization.k8s.io": roles.ROLE,
@@ -51,8 +65,14 @@ RULES: Mapping[str, Rules] = {
 }
 
 
+@functools.cache
+def _builtin() -> Mapping[str, Rules]:
+    known = dict.fromkeys((*RULES, *data.defaults()["kinds"]))
+    return {storage: with_recorded(storage, RULES.get(storage, _PLAIN)) for storage in known}
+
+
 def rules(storage: str) -> Rules:
-    return RULES.get(storage, _PLAIN)
+    return _builtin().get(storage, _PLAIN)
 
 
 __all__ = ["RULES", "Rules", "rules"]

@@ -81,10 +81,25 @@ def _default_volume(volume: dict[str, Any]) -> None:
     for source in ("secret", "configMap", "downwardAPI", "projected"):
         if source in volume:
             volume[source].setdefault("defaultMode", _FILE_MODE)
+            _default_files(volume[source])
+            for part in volume[source].get("sources") or ():
+                _default_files(part.get("downwardAPI") or {})
+                if "serviceAccountToken" in part:
+                    part["serviceAccountToken"].setdefault("expirationSeconds", 3600)
+    if "ephemeral" in volume and "volumeClaimTemplate" in volume["ephemeral"]:
+        claim = volume["ephemeral"]["volumeClaimTemplate"]
+        claim.setdefault("metadata", {})
+        claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
     if "hostPath" in volume:
         volume["hostPath"].setdefault("type", "")
     if volume.keys() == {"name"}:
         volume["emptyDir"] = {}
+
+
+def _default_files(source: Mapping[str, Any]) -> None:
+    for item in source.get("items") or ():
+        if "fieldRef" in item:
+            item["fieldRef"].setdefault("apiVersion", "v1")
 
 
 def _default(obj: dict[str, Any]) -> None:

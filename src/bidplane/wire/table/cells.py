@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.wire.table import more, pods
+from bidplane.wire.table import more, pods, rare
 from bidplane.wire.table.human import UNKNOWN, age
 
 Object = Mapping[str, Any]
@@ -122,6 +122,11 @@ def _service(obj: Object, now: float) -> list[Any]:
         *(spec.get("externalIPs") or ()),
         *(i.get("ip") or i.get("hostname") for i in ingress),
     ]
+    kind = spec.get("type", "ClusterIP")
+    if kind == "ExternalName":
+        outside = [spec.get("externalName")]
+    elif kind == "LoadBalancer" and not outside:
+        outside = ["<pending>"]
     ports = []
     for port in spec.get("ports") or ():
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
@@ -129,7 +134,7 @@ def _service(obj: Object, now: float) -> list[Any]:
     selector = ",".join(f"{k}={v}" for k, v in sorted((spec.get("selector") or {}).items()))
     return [
         _name(obj),
-        spec.get("type", "ClusterIP"),
+        kind,
         spec.get("clusterIP") or NONE,
         ",".join(filter(None, outside)) or NONE,
         ",".join(ports) or NONE,
@@ -176,7 +181,11 @@ def _crd(obj: Object, now: float) -> list[Any]:
     spec, names = obj.get("spec") or {}, (obj.get("spec") or {}).get("names") or {}
     conditions = (obj.get("status") or {}).get("conditions") or ()
     established = any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
-    served = [version["name"] for version in spec.get("versions") or () if version.get("served")]
+    served = [
+        version["name"] + ("(storage)" if version.get("storage") else "")
+        for version in spec.get("versions") or ()
+        if version.get("served")
+    ]
     return [
         _name(obj),
         spec.get("scope", ""),
@@ -213,6 +222,7 @@ def _resource_slice(obj: Object, now: float) -> list[Any]:
 
 Printer = Callable[[Object, float], list[Any]]
 ROWS: Mapping[str, Printer] = {
+    **rare.ROWS,
     "pods": pods.row,
     "namespaces": _namespace,
     "nodes": _node,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.core.workloads import indexes, schedule
+from bidplane.core.workloads import indexes
+from bidplane.wire import cron
 
 NOW = datetime(2026, 3, 10, 12, 34, 56, tzinfo=UTC).timestamp()
 
@@ -45,7 +46,7 @@ def fits(text, at):
 )
 def test_the_next_time_is_the_first_minute_that_fits(text, offset):
     start = NOW + offset
-    found = schedule.parse(text).after(start)
+    found = cron.parse(text).after(start)
     at = int(start) // 60 * 60
     for _ in range(3 * 24 * 60):  # three days, minute by minute
         at += 60
@@ -66,22 +67,22 @@ def test_the_next_time_is_the_first_minute_that_fits(text, offset):
     ],
 )
 def test_words(text, expected):
-    found = schedule.parse(text).after(NOW)
+    found = cron.parse(text).after(NOW)
     assert datetime.fromtimestamp(found, UTC).isoformat()[:16] == expected
 
 
 def test_every():
-    assert schedule.parse("@every 1h30m").after(NOW) == int(NOW) + 5400
+    assert cron.parse("@every 1h30m").after(NOW) == int(NOW) + 5400
 
 
 def test_a_day_that_is_never():
-    assert schedule.parse("0 0 31 2 *").after(NOW) is None
+    assert cron.parse("0 0 31 2 *").after(NOW) is None
 
 
 def test_an_hour_the_clock_skips_is_skipped():
     zone = "Europe/Berlin"  # 2026-03-29: 02:00 becomes 03:00
     before = datetime(2026, 3, 28, 12, tzinfo=ZoneInfo(zone)).timestamp()
-    found = schedule.parse("30 2 * * *").after(before, zone)
+    found = cron.parse("30 2 * * *").after(before, zone)
     assert datetime.fromtimestamp(found, ZoneInfo(zone)).isoformat()[:16] == "2026-03-30T02:30"
 
 
@@ -89,7 +90,7 @@ def test_an_hour_the_clock_skips_is_skipped():
                                   "5-1 * * * *", "@every", "@every 0s", "@sometimes"])  # fmt: skip
 def test_what_is_no_schedule_is_refused(text):
     with pytest.raises(ValueError, match=r"."):
-        schedule.parse(text)
+        cron.parse(text)
 
 
 @given(st.sets(st.integers(0, 60)))

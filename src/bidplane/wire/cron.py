@@ -75,7 +75,7 @@ def parse(text: str) -> Schedule:
         return Schedule(every_seconds=_duration(text.removeprefix("@every ").strip()))
     fields = _NAMED.get(text, text).split()
     if len(fields) != 5:
-        raise ValueError(f"expected exactly 5 fields, found {len(fields)}: {text!r}")
+        raise ValueError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     minutes, hours, days, months, weekdays = fields
     return Schedule(
         minutes=_field(minutes, 0, 59),
