@@ -403,8 +403,6 @@ class _Rollout:
 
     def _say(self) -> None:
         figures = self._figures()
-        if self.spec.get("progressDeadlineSeconds", _FOREVER) != _FOREVER:
-            self._say_progress(figures)
         least = self.wanted - self.max_unavailable
         if figures["availableReplicas"] >= least:
             words = ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
@@ -414,7 +412,10 @@ class _Rollout:
                 "MinimumReplicasUnavailable",
                 "Deployment does not have minimum availability.",
             )
+        # The order is seen by whoever describes it: what changed last stands last.
         self.conditions = with_condition(self.conditions, self._condition("Available", *words))
+        if self.spec.get("progressDeadlineSeconds", _FOREVER) != _FOREVER:
+            self._say_progress(figures)
         self._say_failure()
         unavailable = max(0, self._total() - figures["availableReplicas"])
         self.plan.status = status_patch(
