@@ -7,6 +7,8 @@ test needs.
 
 import asyncio
 import random
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,8 @@ from bidplane.runtime.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import crds_for
+
+from .processes import Box, ClusterApi, PlaneApi
 
 FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=8)])
 SPACE = "agent-a"
@@ -115,3 +119,35 @@ def stories(tmp_path):
         run(whole())
 
     return tell
+
+
+def _box(api, folder):
+    def tell(story, **settings):
+        async def whole():
+            box = Box(api, folder)
+            await box.open(**settings)
+            try:
+                await story(box)
+            finally:
+                await box.close()
+
+        asyncio.run(whole())
+
+    return tell
+
+
+@pytest.fixture(params=["plane", pytest.param("kube", marks=[pytest.mark.kube, pytest.mark.slow])])
+def box(request, tmp_path, open_folder):
+    """Runs a story with a node of this machine, on a plane and on a real kube-apiserver."""
+    if request.param == "kube":
+        return _box(ClusterApi(request.getfixturevalue("cluster")), open_folder)
+    return _box(PlaneApi(tmp_path), open_folder)
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may pass through: pods have users of their own."""
+    with tempfile.TemporaryDirectory(prefix="bidplane-node-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        yield folder

@@ -15,6 +15,7 @@ from bidplane.cli import (
     ledger,
     market,
     mcp,
+    node,
     plane,
     process,
     run,
@@ -51,6 +52,7 @@ app.command(fleet.app)
 app.command(run.run)
 app.command(mcp.mcp)
 app.command(ledger.app)
+app.command(node.node)
 app.command(sim.app)
 app.command(bench.bench)
 app.command(process.app)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from bidplane.api.kinds import POD, Kind
+from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.errors import ApiError, Gone, Unavailable, api_error
 from bidplane.kube.client import Listing, Object, WatchEvent
 
@@ -31,18 +31,23 @@ class HttpClient:
         self,
         url: str,
         *,
-        token: str | Callable[[], str],
+        token: str | Callable[[], str] = "",
         ca_file: str | None = None,
         ca_data: str | None = None,
+        certificate: tuple[str, str] | None = None,
     ) -> None:
         """
-        `token` may be a function, for credentials that are renewed. Trusted is what the file
-        or the PEM text names; with neither, what the system trusts.
+        `token` may be a function, for credentials that are renewed; `certificate` is two
+        files, its own and its key's. Trusted is what the file or the PEM text names; with
+        neither, what the system trusts.
         """
-        self._url = url.rstrip("/")
+        self.url = url.rstrip("/")
+        trust = ssl.create_default_context(cafile=ca_file, cadata=ca_data)
+        if certificate is not None:
+            trust.load_cert_chain(*certificate)
         self._http = httpx2.AsyncClient(
-            verify=ssl.create_default_context(cafile=ca_file, cadata=ca_data),
-            auth=_Bearer(token),
+            verify=trust,
+            auth=_Bearer(token) if token else None,
             headers={"Accept": "application/json"},
             timeout=_REQUEST_SECONDS,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
@@ -50,7 +55,7 @@ class HttpClient:
         )
 
     def __repr__(self) -> str:
-        return f"<HttpClient {self._url}>"
+        return f"<HttpClient {self.url}>"
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -70,7 +75,7 @@ class HttpClient:
             ]
             return Listing(items, body["metadata"]["resourceVersion"])
         except (KeyError, TypeError) as error:
-            raise Unavailable(f"{self._url} answered with something else than a list") from error
+            raise Unavailable(f"{self.url} answered with something else than a list") from error
 
     async def watch(
         self,
@@ -90,7 +95,7 @@ class HttpClient:
         timeout = httpx2.Timeout(_REQUEST_SECONDS, read=_WATCH_SECONDS + 10.0)
         try:
             async with self._http.stream(
-                "GET", self._url + _path(kind, namespace), params=params, timeout=timeout
+                "GET", self.url + _path(kind, namespace), params=params, timeout=timeout
             ) as response:
                 if response.status_code >= 400:
                     raise _refusal(response.status_code, await response.aread())
@@ -99,7 +104,7 @@ class HttpClient:
                         yield _event(msgspec.json.decode(line))
         except (httpx2.RequestError, msgspec.DecodeError) as error:
             # Also a line that was cut short: the server went in the middle of it.
-            raise Unavailable(f"{self._url}: the watch broke off: {error}") from error
+            raise Unavailable(f"{self.url}: the watch broke off: {error}") from error
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
         space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
@@ -150,7 +155,7 @@ class HttpClient:
     async def logs(self, namespace: str, pod: str) -> AsyncIterator[bytes]:
         """What the pod's container prints, as it prints it, until it ends."""
         timeout = httpx2.Timeout(_REQUEST_SECONDS, read=None)
-        url = self._url + _path(POD, namespace, pod, "log")
+        url = self.url + _path(POD, namespace, pod, "log")
         try:
             async with self._http.stream(
                 "GET", url, params={"follow": "true"}, headers={"Accept": "*/*"}, timeout=timeout
@@ -160,7 +165,13 @@ class HttpClient:
                 async for chunk in response.aiter_bytes():
                     yield chunk
         except httpx2.RequestError as error:
-            raise Unavailable(f"{self._url}: the log broke off: {error}") from error
+            raise Unavailable(f"{self.url}: the log broke off: {error}") from error
+
+    async def request_token(self, namespace: str, account: str, request: Object) -> Object:
+        """A token of a ServiceAccount: a TokenRequest, answered."""
+        return await self._call(
+            "POST", _path(SERVICE_ACCOUNT, namespace, account, "token"), body=request
+        )
 
     async def _call(
         self,
@@ -175,16 +186,16 @@ class HttpClient:
         headers = None if body is None else {"Content-Type": content_type}
         try:
             response = await self._http.request(
-                method, self._url + path, params=params, content=content, headers=headers
+                method, self.url + path, params=params, content=content, headers=headers
             )
         except httpx2.RequestError as error:
-            raise Unavailable(f"{self._url} does not answer: {error}") from error
+            raise Unavailable(f"{self.url} does not answer: {error}") from error
         if response.status_code >= 400:
             raise _refusal(response.status_code, response.content)
         try:
             return msgspec.json.decode(response.content, type=dict[str, Any])
         except msgspec.MsgspecError as error:
-            raise Unavailable(f"{self._url} is no Kubernetes API: {error}") from error
+            raise Unavailable(f"{self.url} is no Kubernetes API: {error}") from error
 
 
 class _Bearer(httpx2.Auth):

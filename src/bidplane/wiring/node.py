@@ -1,17 +1,27 @@
-"""The node: a simulated kubelet for every node of the declared fleet."""
+"""
+Nodes: a simulated kubelet for every node of the declared fleet, and one that runs pods.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 from functools import partial
+from pathlib import Path
 
+from bidplane.api.kinds import POD
 from bidplane.errors import ApiError
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock, SystemClock
+from bidplane.machinery.informer import Informer
 from bidplane.node import simulatedmetrics
-from bidplane.node.auth import InstallationGate
+from bidplane.node.agent import Identity, NodeAgent
+from bidplane.node.auth import Gate, InstallationGate, ReviewGate
 from bidplane.node.fleet import Fleet
+from bidplane.node.inventory import Inventory, uuids
+from bidplane.node.process.runtime import ProcessRuntime
+from bidplane.node.process.settings import Settings
+from bidplane.node.process.supplies import TokenClient
 from bidplane.node.server import KubeletServer
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.node.simulatedruntime import SimulatedRuntime
@@ -59,3 +69,42 @@ async def run_node(
     async with asyncio.TaskGroup() as group:
         group.create_task(serve(kubelet, listener, certificates))
         group.create_task(run_nodes(nodes, clock=clock))
+
+
+class ProcessNode:
+    """One node whose pods are processes here: the parts, joined."""
+
+    def __init__(
+        self,
+        client: Client,
+        settings: Settings,
+        identity: Identity,
+        inventory: Inventory,
+        *,
+        tokens: TokenClient | None,
+        clock: Clock,
+    ) -> None:
+        self._client, self._name, self._clock = client, identity.name, clock
+        self.pods = Informer(client, POD, clock=clock, fields=f"spec.nodeName={identity.name}")
+        self.runtime = ProcessRuntime(client, self.pods, settings, tokens=tokens, clock=clock)
+        self.runtime.devices_are(uuids(inventory.slices()))
+        self.agent = NodeAgent(
+            client, identity, inventory, clock=clock, devices_are=self.runtime.devices_are
+        )
+
+    async def run(
+        self,
+        listener: socket.socket | None = None,
+        certificates: Certificates | None = None,
+        client_ca: Path | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """Until cancelled; what runs on it runs on. With a listener it is asked as a kubelet is."""
+        async with asyncio.TaskGroup() as group:
+            if listener is not None and certificates is not None:
+                asked = gate or ReviewGate(self._client, self._name, clock=self._clock)
+                kubelet = KubeletServer(self.runtime, asked, clock=self._clock)
+                group.create_task(serve(kubelet, listener, certificates, client_ca=client_ca))
+            group.create_task(self.pods.run())
+            group.create_task(self.runtime.run())
+            group.create_task(self.agent.run())

@@ -1,0 +1,16 @@
+"""
+The process runtime: a pod's containers as processes of this machine.
+
+    records     a pod's folder: what was started, what became of it
+    shim        one small supervisor per container; outlives the agent
+    runs        starts shims, finds them again, hears when they end
+    confine     the sandbox, as a chain of commands in front of the container's own
+    limits      cgroups where they can be written, else rlimits
+    addresses   each pod's own address
+    images      what an image's name stands for here
+    mounts      volumes as directories
+    probing     asks containers how they are
+    sessions    exec and attach
+    printed     reads the logs
+    runtime     all of it, as `node.api.PodRuntime` and for the agent
+"""

@@ -1,0 +1,306 @@
+"""
+The sandbox, as a chain of commands in front of the container's own.
+
+    nsenter     into the pod's network
+    setpriv     as the pod's user
+    bwrap       with its own processes, its own view of the file system
+
+Where bubblewrap is missing there is no sandbox: a container sees what its user sees, and
+its volumes are mounted in a mount namespace if the agent is root. That is for trusted
+pods only, and for volumes where it can be done at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from bidplane.core.pods.environment import ConfigError
+from bidplane.node.process import runs
+from bidplane.node.process.records import State
+from bidplane.node.process.shim import INFO_DESCRIPTOR
+
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
+# Of the machine's settings, what programs need to find libraries, names and certificates.
+_SETTINGS = (
+    "alternatives",
+    "ca-certificates",
+    "group",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "os-release",
+    "passwd",
+    "pki",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl",
+    "OpenCL",
+    "vulkan",
+)
+_GPU_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
+
+
+class Mount(msgspec.Struct, frozen=True):
+    source: str
+    target: str
+    read_only: bool = False
+
+
+class Confined(msgspec.Struct, frozen=True, kw_only=True):
+    """What the chain is made of."""
+
+    argv: Sequence[str]
+    cwd: str = ""
+    hostname: str = ""
+    mounts: Sequence[Mount] = ()
+    enter: Sequence[str] = ()  # the network
+    uid: int | None = None  # outside
+    inner_uid: int = 0
+    inner_gid: int = 0
+    root: str = ""
+    paths: Sequence[str] = ()
+    devices: Sequence[str] = ()  # UUIDs of GPUs
+    read_only_root: bool = False
+    # What only an engine that runs images needs.
+    name: str = ""
+    image: str = ""
+    env: Sequence[str] = ()
+    stdin: bool = False
+    tty: bool = False
+    replaces_entrypoint: bool = False
+
+
+def find_bubblewrap() -> str | None:
+    """bwrap, if it is here and may do what we need; installed is not enough."""
+    found = shutil.which("bwrap")
+    if found is None:
+        return None
+    trial = [found, "--unshare-user", "--unshare-pid", "--uid", "0", "--ro-bind", "/", "/"]
+    try:
+        done = subprocess.run(
+            [*_as_nobody(), *trial, "--proc", "/proc", "--dev", "/dev", "true"],
+            capture_output=True,
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found if done.returncode == 0 else None
+
+
+def _as_nobody() -> list[str]:
+    if os.geteuid() != 0:
+        return []
+    return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+
+
+def resolved(words: list[str]) -> list[str]:
+    """The command with its first word as a path."""
+    first = words[0] if "/" in words[0] else shutil.which(words[0])
+    if first is None:
+        raise ConfigError(f"there is no `{words[0]}` on this machine")
+    return [first, *words[1:]]
+
+
+class Engine(Protocol):
+    """One way to run a container as a process under a shim."""
+
+    kind: str
+    sandboxed: bool
+    maps_images: bool  # images are looked up in the node's mapping, not run themselves
+    tells_inside: bool  # bubblewrap: the container's processes have numbers of their own
+    own_user: bool
+
+    def command(self, what: Confined) -> list[str]: ...
+
+    def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
+        """The same for a command that joins the container: `exec`, probes, hooks."""
+
+    async def destroy(self, what: Confined, state: State) -> None:
+        """Kill it, and all it started."""
+
+
+class Bubblewrap:
+    kind, sandboxed, maps_images, tells_inside = "bubblewrap", True, True, True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.own_user = os.geteuid() == 0
+
+    def command(self, what: Confined) -> list[str]:
+        user = _as_user(what.uid) if what.uid is not None else []
+        return resolved([*what.enter, *user, self._path, *_bwrap(what), "--", *what.argv])
+
+    def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
+        words = ["nsenter", f"--target={state.inside or state.pid}", "--user", "--mount"]
+        words += ["--pid", "--ipc", "--uts", "--net", f"--wdns={what.cwd or '/'}"]
+        words += [f"--setuid={what.inner_uid}", f"--setgid={what.inner_gid}"]
+        return resolved([*words, "--", *argv])
+
+    async def destroy(self, what: Confined, state: State) -> None:
+        runs.kill(state)
+
+
+class Bare:
+    kind, sandboxed, maps_images, tells_inside, own_user = "none", False, True, False, False
+
+    def command(self, what: Confined) -> list[str]:
+        return resolved([*what.enter, *_bare(what), *what.argv])
+
+    def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
+        words = [*what.enter]
+        if os.geteuid() == 0:
+            words += ["nsenter", f"--target={state.pid}", "--mount", f"--wdns={what.cwd or '/'}"]
+        return resolved([*words, *(_as_user(what.uid) if what.uid is not None else ()), *argv])
+
+    async def destroy(self, what: Confined, state: State) -> None:
+        runs.kill(state)
+
+
+class Podman:
+    """The image itself, in Podman; GPUs by their CDI names."""
+
+    kind, sandboxed, maps_images, tells_inside, own_user = "podman", True, False, False, False
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def command(self, what: Confined) -> list[str]:
+        words = [self._path, "run", "--rm", "--pull=never", f"--name={what.name}"]
+        words += ["--cgroups=disabled", "--log-driver=none"]  # the shim has both
+        if what.enter:
+            words.append(f"--network=ns:{what.enter[-1].partition('=')[2]}")
+        else:
+            words.append("--network=host")
+        words += ["--interactive"] * what.stdin + ["--tty"] * what.tty
+        words += ["--read-only"] * what.read_only_root
+        words += [f"--env={name}" for name in what.env]
+        words += [f"--device=nvidia.com/gpu={device}" for device in what.devices]
+        if what.hostname and what.enter:
+            words.append(f"--hostname={what.hostname}")
+        if what.cwd:
+            words.append(f"--workdir={what.cwd}")
+        for mount in what.mounts:
+            words.append(f"--volume={mount.source}:{mount.target}{':ro' * mount.read_only}")
+        if what.argv and what.replaces_entrypoint:
+            words.append(f"--entrypoint={msgspec.json.encode(what.argv).decode()}")
+            return [*words, what.image]
+        return [*words, what.image, *what.argv]
+
+    def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
+        return [
+            self._path,
+            "exec",
+            *["--interactive"] * what.stdin,
+            *["--tty"] * what.tty,
+            what.name,
+            *argv,
+        ]
+
+    async def destroy(self, what: Confined, state: State) -> None:
+        process = await asyncio.create_subprocess_exec(
+            self._path,
+            "rm",
+            "--force",
+            "--time=0",
+            what.name,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        await process.wait()
+        runs.kill(state)
+
+
+def _as_user(uid: int) -> list[str]:
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+
+
+def _bwrap(what: Confined) -> Iterator[str]:
+    yield from ("--die-with-parent", "--unshare-user", "--unshare-pid", "--unshare-ipc")
+    yield from ("--uid", str(what.inner_uid), "--gid", str(what.inner_gid))
+    if what.hostname:
+        yield from ("--unshare-uts", "--hostname", what.hostname)
+    yield from _file_system(what)
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    if what.devices:
+        for pattern in _GPU_NODES:
+            for node in sorted(Path("/").glob(pattern.lstrip("/"))):
+                if not node.is_dir():
+                    yield from ("--dev-bind", str(node), str(node))
+    for mount in what.mounts:
+        yield from ("--ro-bind" if mount.read_only else "--bind", mount.source, mount.target)
+    if what.read_only_root:
+        yield from ("--remount-ro", "/")
+    yield from ("--chdir", what.cwd or "/")
+    yield from ("--info-fd", str(INFO_DESCRIPTOR))
+
+
+def _file_system(what: Confined) -> Iterator[str]:
+    if what.root:
+        # Entry by entry, so that volumes may be mounted beside them.
+        for entry in sorted(Path(what.root).iterdir()):
+            if entry.name not in ("proc", "dev", "tmp", "run"):
+                yield from _shown(entry, f"/{entry.name}")
+    else:
+        for folder in _SYSTEM:
+            if os.path.lexists(folder):
+                yield from _shown(Path(folder), folder)
+        for name in _SETTINGS:
+            if Path("/etc", name).exists():
+                yield from ("--ro-bind", f"/etc/{name}", f"/etc/{name}")
+    for path in what.paths:
+        yield from ("--ro-bind", path, path)
+    yield from ("--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp")
+    if not what.root:
+        yield from ("--symlink", "/run", "/var/run")
+
+
+def _shown(entry: Path, target: str) -> tuple[str, ...]:
+    if entry.is_symlink():
+        return ("--symlink", os.readlink(entry), target)
+    return ("--ro-bind", str(entry), target)
+
+
+def _bare(what: Confined) -> list[str]:
+    words: list[str] = []
+    if what.mounts:
+        if os.geteuid() != 0:
+            raise ConfigError(
+                f"a volume cannot be mounted at {what.mounts[0].target}: this node has no"
+                " bubblewrap and does not run as root"
+            )
+        script = "set -e; "
+        for mount in what.mounts:
+            script += _mount(mount)
+        words += ["unshare", "--mount", "--propagation", "private"]
+        words += ["sh", "-c", script + 'exec "$@"', "sh"]
+    if what.uid is not None:
+        words += _as_user(what.uid)
+    return words
+
+
+def _mount(mount: Mount) -> str:
+    source, target = _quoted(mount.source), _quoted(mount.target)
+    if Path(mount.source).is_dir():
+        # An empty folder may stay behind; what is mounted on it only the pod sees.
+        made = f"[ -d {target} ] || mkdir -p {target}; "
+    else:
+        made = f'[ -e {target} ] || {{ mkdir -p "$(dirname {target})"; : > {target}; }}; '
+    only = f"mount -o remount,bind,ro {target}; " if mount.read_only else ""
+    return f"{made}mount --bind {source} {target}; {only}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "'\\''") + "'"

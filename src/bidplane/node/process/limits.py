@@ -1,0 +1,167 @@
+"""
+Limits on what a container may use: cgroups where they can be written, else rlimits.
+
+Groups are made under the agent's own, so whatever holds the agent holds its pods: in v2
+one tree, in v1 one per controller. Memory, processes and CPU time are limited; of the
+rest Kubernetes only schedules.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from bidplane.kube.client import Object
+from bidplane.wire.quantity import parse as parse_quantity
+
+_PERIOD_US = 100_000
+_CONTROLLERS = ("memory", "pids", "cpu")
+
+
+class Limits(msgspec.Struct, frozen=True):
+    memory: int | None = None
+    cpus: float | None = None
+    pids: int | None = None
+
+
+def limits_of(container: Object, *, pids: int) -> Limits:
+    given = (container.get("resources") or {}).get("limits") or {}
+    return Limits(
+        memory=int(parse_quantity(given["memory"])) if "memory" in given else None,
+        cpus=float(parse_quantity(given["cpu"])) if "cpu" in given else None,
+        pids=pids,
+    )
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Where a container's processes are put; empty where no cgroup can be written."""
+
+    procs: tuple[str, ...] = ()
+    oom_file: str = ""
+    enforced: frozenset[str] = frozenset()
+
+
+class Cgroups:
+    """The controllers of this machine that this process may make groups in."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._unified: Path | None = None
+        self._trees: dict[str, Path] = {}
+        self._find()
+
+    def __repr__(self) -> str:
+        return f"<Cgroups {' '.join(self.controllers) or 'none'}>"
+
+    @property
+    def controllers(self) -> list[str]:
+        return sorted(self._trees)
+
+    def _find(self) -> None:
+        for hierarchy, controllers, path in _memberships():
+            if hierarchy == "0":
+                self._find_unified(path)
+                continue
+            for controller in controllers:
+                tree = Path("/sys/fs/cgroup") / controller
+                if controller in _CONTROLLERS and (tree / "cgroup.procs").exists():
+                    self._try(controller, tree / path.lstrip("/"))
+
+    def _find_unified(self, path: str) -> None:
+        root = Path("/sys/fs/cgroup")
+        if not (root / "cgroup.controllers").exists():
+            return
+        own = root / path.lstrip("/")
+        with suppress(OSError):
+            offered = (own / "cgroup.controllers").read_text().split()
+            wanted = [controller for controller in _CONTROLLERS if controller in offered]
+            base = own / self.name
+            base.mkdir(exist_ok=True)
+            # A v2 group has either processes or limits for its children, and the agent is in
+            # `own`: works where that is the root, or where it was delegated with room.
+            enabled = " ".join(f"+{controller}" for controller in wanted)
+            (own / "cgroup.subtree_control").write_text(enabled)
+            (base / "cgroup.subtree_control").write_text(enabled)
+            self._unified = base
+            self._trees = dict.fromkeys(wanted, base)
+
+    def _try(self, controller: str, own: Path) -> None:
+        base = own / self.name
+        with suppress(OSError):
+            base.mkdir(exist_ok=True)
+            if os.access(base / "cgroup.procs", os.W_OK):
+                self._trees.setdefault(controller, base)
+
+    def make(self, name: str, limits: Limits) -> Group:
+        """A group for one container, with its limits."""
+        procs: dict[str, None] = {}
+        oom, enforced = "", set()
+        for controller, base in self._trees.items():
+            folder = base / name
+            try:
+                folder.mkdir(exist_ok=True)
+                if self._limit(controller, folder, limits):
+                    enforced.add(controller)
+            except OSError:
+                continue
+            procs[str(folder / "cgroup.procs")] = None
+            if controller == "memory":
+                v2 = folder / "memory.events"
+                oom = str(v2 if v2.exists() else folder / "memory.oom_control")
+        return Group(tuple(procs), oom, frozenset(enforced))
+
+    def _limit(self, controller: str, folder: Path, limits: Limits) -> bool:
+        unified = self._unified is not None
+        match controller:
+            case "memory" if limits.memory:
+                name = "memory.max" if unified else "memory.limit_in_bytes"
+                (folder / name).write_text(str(limits.memory))
+                if unified:
+                    with suppress(OSError):
+                        (folder / "memory.oom.group").write_text("1")
+                return True
+            case "pids" if limits.pids:
+                (folder / "pids.max").write_text(str(limits.pids))
+                return True
+            case "cpu" if limits.cpus:
+                quota = str(max(int(limits.cpus * _PERIOD_US), 1000))
+                if unified:
+                    (folder / "cpu.max").write_text(f"{quota} {_PERIOD_US}")
+                else:
+                    (folder / "cpu.cfs_quota_us").write_text(quota)
+                return True
+        return False
+
+    def remove(self, name: str) -> None:
+        """One container's groups; those that still hold a process stay."""
+        for base in set(self._trees.values()):
+            with suppress(OSError):
+                (base / name).rmdir()
+
+    def close(self) -> None:
+        for base in set(self._trees.values()):
+            with suppress(OSError):
+                base.rmdir()
+
+
+def _memberships() -> Iterator[tuple[str, list[str], str]]:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            hierarchy, controllers, path = line.split(":", 2)
+            yield hierarchy, controllers.split(","), path
+
+
+def rlimits(limits: Limits, enforced: frozenset[str], *, own_user: bool) -> list[tuple[int, int]]:
+    """What cgroups do not enforce, as far as the kernel counts it by process."""
+    found = []
+    if limits.memory and "memory" not in enforced:
+        # Not RLIMIT_AS: CUDA reserves address space by the terabyte and never touches it.
+        found.append((resource.RLIMIT_DATA, limits.memory))
+    if limits.pids and "pids" not in enforced and own_user:
+        found.append((resource.RLIMIT_NPROC, limits.pids))
+    return found

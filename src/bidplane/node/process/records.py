@@ -1,0 +1,232 @@
+"""
+A pod's folder on the node: what was started, and what became of it.
+
+    UID/pod.json                   the pod, as the API had it last
+    UID/run.json                   where its life is, and its address
+    UID/volumes/NAME/              volumes that live and end with the pod
+    UID/containers/NAME/N/         the N-th time a container was started; see `shim`
+
+Nothing else remembers anything: an agent that starts reads this and goes on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+
+from bidplane.core.pods.life import Halt, Run, Stage
+from bidplane.kube.client import Object
+from bidplane.node.process.shim import start_time
+
+_LONGEST_MESSAGE = 4096
+_LOST = "The container could not be located when the node looked for it"
+
+
+class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
+    stage: Stage = Stage.PREPARING
+    start_time: float | None = None
+    address: str = ""
+    uid: int | None = None  # the system's user it runs as
+    halt: Halt | None = None
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """Who was started, as the shim wrote it down."""
+
+    boot: str
+    shim: int
+    pid: int
+    pid_start: str
+    inside: int
+    started: float
+
+    def alive(self) -> bool:
+        return self.boot == boot_id() and start_time(self.pid) == self.pid_start
+
+
+class Attempt:
+    """One time a container was started."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.folder = folder
+        self.number = number
+
+    def create(self, ordered: float, backoff: float) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        order = {"ordered": ordered, "backoff": backoff}
+        _write(self.folder / "order.json", msgspec.json.encode(order))
+
+    @property
+    def message_file(self) -> Path:
+        return self.folder / "termination-log"
+
+    def begun(self) -> bool:
+        """Whether anything was, or is being, started in it."""
+        return (self.folder / "begun").exists()
+
+    def supervised(self) -> bool:
+        """Whether its shim lives."""
+        try:
+            with (self.folder / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    def state(self) -> State | None:
+        lines = _lines(self.folder / "state")
+        if not lines:
+            return None
+        pid, pid_start = lines["pid"].split(" ")
+        return State(
+            boot=lines["boot"],
+            shim=int(lines["shim"].split(" ")[0]),
+            pid=int(pid),
+            pid_start=pid_start,
+            inside=int(lines["inside"]),
+            started=float(lines["started"]),
+        )
+
+    def mark_failed(self, code: int, reason: str, message: str, at: float) -> None:
+        """It could not be started: as if it had, and ended at once."""
+        failed = {"code": code, "reason": reason, "message": message, "at": at}
+        _write(self.folder / "failed.json", msgspec.json.encode(failed))
+
+    def run(self) -> Run:
+        order = msgspec.json.decode((self.folder / "order.json").read_bytes())
+        run = Run(attempt=self.number, ordered=order["ordered"], backoff=order["backoff"])
+        if (self.folder / "failed.json").exists():
+            failed = msgspec.json.decode((self.folder / "failed.json").read_bytes())
+            return msgspec.structs.replace(
+                run,
+                started=failed["at"],
+                finished=failed["at"],
+                exit_code=failed["code"],
+                reason=failed["reason"],
+                message=failed["message"],
+            )
+        state, ended = self.state(), _lines(self.folder / "exit")
+        if state is not None:
+            run = msgspec.structs.replace(run, started=state.started)
+        if ended:
+            return self._ended(run, ended)
+        return run
+
+    def _ended(self, run: Run, ended: dict[str, str]) -> Run:
+        code = int(ended["code"])
+        reason, message = "", self._message()
+        if (self.folder / "problem").exists():
+            reason, message = "StartError", (self.folder / "problem").read_text()
+        elif ended["oom"] == "1" and code == 137:
+            reason = "OOMKilled"
+        finished = float(ended["finished"])
+        return msgspec.structs.replace(
+            run,
+            started=run.started if run.started is not None else finished,
+            finished=finished,
+            exit_code=code,
+            reason=reason,
+            message=message,
+        )
+
+    def lost(self, at: float) -> None:
+        """Its supervisor died without a word (or the machine did): nobody knows how it ended."""
+        self.mark_failed(137, "ContainerStatusUnknown", _LOST, at)
+
+    def _message(self) -> str:
+        try:
+            with self.message_file.open("rb") as file:
+                return file.read(_LONGEST_MESSAGE).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def last_words(self) -> str:
+        """For `terminationMessagePolicy: FallbackToLogsOnError`: the end of the log."""
+        logs = sorted(self.folder.glob("*.log"), key=lambda path: int(path.stem))
+        if not logs:
+            return ""
+        lines = logs[-1].read_bytes().splitlines()[-80:]
+        said = b"\n".join(line.split(b" ", 3)[-1] for line in lines)
+        return said[-2048:].decode(errors="replace")
+
+
+class PodFolder:
+    def __init__(self, root: Path, uid: str) -> None:
+        self.uid = uid
+        self.path = root / uid
+        self.volumes = self.path / "volumes"
+
+    def create(self) -> None:
+        # Others may pass through, to volumes that are theirs; nobody may list.
+        for folder in (self.path, self.volumes, self.path / "containers"):
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(0o711)
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def save_pod(self, pod: Object) -> None:
+        _write(self.path / "pod.json", msgspec.json.encode(pod))
+
+    def pod(self) -> Object:
+        pod: Object = msgspec.json.decode((self.path / "pod.json").read_bytes())
+        return pod
+
+    def save(self, record: PodRecord) -> None:
+        _write(self.path / "run.json", msgspec.json.encode(record))
+
+    def record(self) -> PodRecord:
+        try:
+            return msgspec.json.decode((self.path / "run.json").read_bytes(), type=PodRecord)
+        except FileNotFoundError:
+            return PodRecord()
+
+    def attempt(self, container: str, number: int) -> Attempt:
+        return Attempt(self.path / "containers" / container / str(number), number)
+
+    def attempts(self, container: str) -> list[Attempt]:
+        """All that are kept, the oldest first."""
+        folder = self.path / "containers" / container
+        numbers = sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
+        found = [self.attempt(container, number) for number in numbers]
+        return [one for one in found if (one.folder / "order.json").exists()]
+
+    def forget_old(self, container: str, keep: int = 2) -> None:
+        for old in self.attempts(container)[:-keep]:
+            shutil.rmtree(old.folder, ignore_errors=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def known_pods(root: Path) -> list[PodFolder]:
+    if not root.exists():
+        return []
+    folders = [PodFolder(root, path.name) for path in sorted(root.iterdir()) if path.is_dir()]
+    return [folder for folder in folders if (folder.path / "pod.json").exists()]
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _lines(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text()
+    except OSError:
+        return {}
+    return dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+
+
+def _write(path: Path, content: bytes) -> None:
+    fresh = path.with_name(path.name + ".new")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    fresh.rename(path)

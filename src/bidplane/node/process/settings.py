@@ -1,0 +1,59 @@
+"""What the owner of a machine decides about running pods on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.kube.client import Object
+from bidplane.node.process.addresses import Network
+from bidplane.node.process.confine import Engine
+from bidplane.node.process.images import Images
+from bidplane.node.process.limits import Cgroups
+from bidplane.node.process.mounts import Declared
+
+FIRST_UID = 200_000
+_UIDS = 100_000
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    node: str
+    state: Path
+    engine: Engine
+    network: Network
+    cgroups: Cgroups
+    host_ip: str = "127.0.0.1"
+    images: Images = Images()
+    volumes: Declared = Declared()
+    trusted: Sequence[str] = ()  # agents or namespaces; `*` fits all
+    api: tuple[str, str] | None = None  # its host and port, if these are all there is to it
+    log_bytes: int = 10 * 1024 * 1024
+    log_files: int = 5
+    pids: int = 4096
+
+    @property
+    def pods(self) -> Path:
+        return self.state / "pods"
+
+    def trusts(self, pod: Object) -> bool:
+        """On the host every pod of an agent carries its name, and is in its namespace."""
+        metadata = pod["metadata"]
+        names = [metadata["namespace"], (metadata.get("labels") or {}).get(labels.AGENT, "")]
+        # The label is the syncer's only where the namespace is the agent's.
+        known = [name for name in names if name == names[0] or names[0] == f"agent-{name}"]
+        return any(fnmatchcase(name, pattern) for name in known for pattern in self.trusted)
+
+    def user_for(self, uid: str) -> int | None:
+        """A user of its own for every pod, where we may choose: it follows from the pod's uid."""
+        if not self.engine.own_user:
+            return None
+        return FIRST_UID + int(uid.replace("-", "")[-8:], 16) % _UIDS
+
+
+def memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

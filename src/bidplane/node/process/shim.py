@@ -1,0 +1,468 @@
+"""
+The supervisor of one container. Runs as a program of its own: `python -I -S shim.py`.
+
+The agent may be killed at any time; somebody must still wait for the process, keep its
+log and write down how it ended. That is all this does. It is started for every
+container, so it imports only what is compiled into Python (a start takes half as long).
+
+It reads its order from stdin (`marshal`: the same interpreter wrote it), takes the lock
+of its folder, and refuses to run if anything was ever started there: of two agents that
+both believe they must start this container, one does. In its folder:
+
+    lock      held while it lives
+    state     who was started, once it was
+    exit      how it ended, once it did
+    N.log     what it printed, in the CRI's format; the newest has the highest N
+    control   a named pipe: what goes to stdin, and the size of the terminal
+"""
+
+# ruff: noqa: SIM105 -- contextlib takes longer to import than all of this
+
+import _signal  # type: ignore[import-not-found]
+import fcntl
+import marshal
+import os
+import select
+import sys
+import time
+
+INFO_DESCRIPTOR = 3  # where bubblewrap tells the pid inside
+_CHUNK = 1 << 16
+_DRAIN_SECONDS = 1.0  # for what the pipes still hold when the process is gone
+_REAP_MS = 2000
+_LONGEST_LINE = 16 * 1024  # as in the CRI: longer ones are cut into parts
+_CANNOT_RUN = 128
+
+
+class Log:
+    """Lines with time and stream, in files of a limited size."""
+
+    def __init__(self, folder: str, most_bytes: int, most_files: int, *, at_once: bool) -> None:
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._most_files = most_files
+        self._at_once = at_once  # a terminal's half lines must be seen
+        self._number = 0
+        self._written = 0
+        self._file = -1
+        self._rest = {"stdout": b"", "stderr": b""}
+        self._next()
+
+    def _next(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+        self._number += 1
+        name = os.path.join(self._folder, f"{self._number}.log")
+        self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
+        self._written = 0
+        oldest = os.path.join(self._folder, f"{self._number - self._most_files}.log")
+        if self._number > self._most_files and os.path.exists(oldest):
+            os.unlink(oldest)
+
+    def add(self, stream: str, data: bytes) -> None:
+        whole = self._rest[stream] + data
+        lines = whole.split(b"\n")
+        rest = lines.pop()
+        stamp = _stamp()
+        full, part = f"{stamp} {stream} F ".encode(), f"{stamp} {stream} P ".encode()
+        out = []
+        for line in lines:
+            while len(line) > _LONGEST_LINE:
+                out.append(part + line[:_LONGEST_LINE])
+                line = line[_LONGEST_LINE:]
+            out.append(full + line)
+        while len(rest) > _LONGEST_LINE:
+            out.append(part + rest[:_LONGEST_LINE])
+            rest = rest[_LONGEST_LINE:]
+        if self._at_once and rest:
+            out.append(part + rest)
+            rest = b""
+        self._rest[stream] = rest
+        if out:
+            self._write(b"\n".join(out) + b"\n")
+
+    def _write(self, data: bytes) -> None:
+        try:
+            while data:
+                written = os.write(self._file, data)
+                self._written += written
+                data = data[written:]
+        except OSError:
+            return  # the disk is full: the container goes on, its words are lost
+        if self._written >= self._most_bytes:
+            self._next()
+
+    def finish(self) -> None:
+        for stream, rest in self._rest.items():
+            if rest:
+                # It has no end, so it is a part: readers add no newline.
+                self._write(f"{_stamp()} {stream} P ".encode() + rest + b"\n")
+
+
+def _stamp() -> str:
+    now = time.time_ns()
+    seconds, nanos = divmod(now, 1_000_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanos:09d}Z"
+
+
+def start_time(pid: int) -> str:
+    """When a process began, in ticks since boot: with its pid, a name nothing else has."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def _write_whole(path: str, text: str) -> None:
+    with open(path + ".new", "w") as file:
+        file.write(text)
+    os.rename(path + ".new", path)
+
+
+class Container:
+    """The process, its pipes, and whoever it left behind."""
+
+    def __init__(self, order: dict) -> None:  # type: ignore[type-arg]
+        self.order = order
+        self.streams: dict[int, str] = {}
+        self.stdin = -1
+        self.pid = 0
+        self.inside = 0  # bubblewrap's first process, as seen from here
+        self._info = -1
+
+    def start(self) -> str:
+        """Fork and exec; returns why that could not be, or nothing."""
+        order = self.order
+        stdin, self.stdin, outputs = self._pipes()
+        self._info, info = os.pipe()
+        failed, tell = os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            try:
+                self._become(stdin, outputs, info, tell)
+            except BaseException as error:
+                os.write(tell, f"{error}".encode()[:1000])
+            os._exit(_CANNOT_RUN)
+        for descriptor in {stdin, *outputs, info, tell}:
+            os.close(descriptor)
+        problem = os.read(failed, 1000).decode(errors="replace")  # ends when exec closes it
+        os.close(failed)
+        if problem:
+            os.waitpid(self.pid, 0)
+            return problem
+        if order["tells_inside"]:
+            self.inside = self._read_inside()
+        os.close(self._info)
+        return ""
+
+    def _pipes(self) -> tuple[int, int, tuple[int, int]]:
+        if self.order["tty"]:
+            outer, inner = os.openpty()
+            self.streams[outer] = "stdout"
+            return inner, outer, (inner, inner)
+        if self.order["stdin"]:
+            stdin, to_stdin = os.pipe()
+        else:
+            stdin, to_stdin = os.open(os.devnull, os.O_RDONLY), -1
+        read_out, out = os.pipe()
+        read_err, err = os.pipe()
+        self.streams = {read_out: "stdout", read_err: "stderr"}
+        return stdin, to_stdin, (out, err)
+
+    def _become(self, stdin: int, outputs: tuple[int, int], info: int, tell: int) -> None:
+        """In the child: everything between fork and exec."""
+        order = self.order
+        os.setsid()
+        if order["tty"]:
+            fcntl.ioctl(stdin, 0x540E, 0)  # TIOCSCTTY
+        # Out of the way of the numbers they are about to be copied to.
+        tell, info, stdin, out, err = (
+            fcntl.fcntl(one, fcntl.F_DUPFD, 20) for one in (tell, info, stdin, *outputs)
+        )
+        for number, descriptor in ((0, stdin), (1, out), (2, err), (INFO_DESCRIPTOR, info)):
+            os.dup2(descriptor, number, inheritable=True)
+        os.set_inheritable(tell, False)
+        first_free = INFO_DESCRIPTOR + 1
+        if not order["tells_inside"]:
+            os.close(INFO_DESCRIPTOR)
+            first_free = INFO_DESCRIPTOR
+        os.closerange(first_free, tell)
+        os.closerange(tell + 1, 256)
+        for path in order["cgroups"]:
+            with open(path, "w") as file:
+                file.write(str(os.getpid()))
+        if order["rlimits"]:
+            import resource
+
+            for which, limit in order["rlimits"]:
+                resource.setrlimit(which, (limit, limit))
+        if order["uid"] is not None:
+            os.setgroups(order["groups"])
+            os.setgid(order["gid"])
+            os.setuid(order["uid"])
+        os.umask(0o022)
+        if order["cwd"]:
+            os.chdir(order["cwd"])
+        for sign in (_signal.SIGPIPE, _signal.SIGHUP, _signal.SIGTERM, _signal.SIGINT):
+            _signal.signal(sign, _signal.SIG_DFL)
+        os.execve(order["argv"][0], order["argv"], order["env"])
+
+    def _read_inside(self) -> int:
+        said = b""
+        while not said.rstrip().endswith(b"}"):
+            more = os.read(self._info, 4096)
+            if not more:
+                return 0
+            said += more
+        number = said.partition(b'"child-pid":')[2].strip()
+        digits = bytes(c for c in number.split(b",")[0].split(b"}")[0] if 48 <= c <= 57)
+        return int(digits or b"0")
+
+    def end_the_rest(self) -> None:
+        """What the process left behind ends with it, as in any container."""
+        for path in self.order["cgroups"]:
+            for _ in range(20):  # they may fork while we count them
+                try:
+                    with open(path) as file:
+                        left = [int(pid) for pid in file.read().split()]
+                except OSError:
+                    break
+                if not left:
+                    break
+                for pid in left:
+                    _kill(pid)
+                time.sleep(0.005)
+        try:
+            os.killpg(self.pid, _signal.SIGKILL)
+        except OSError:
+            pass
+        if self.order["adopts"]:
+            for _ in range(50):
+                children = _children(os.getpid())
+                if not children:
+                    return
+                for pid in children:
+                    _kill(pid)
+                _reap()
+                time.sleep(0.005)
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, _signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def _children(pid: int) -> list[int]:
+    """All that descend from a process, the nearest first."""
+    found: list[int] = []
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            nearest = [int(child) for child in file.read().split()]
+    except OSError:
+        return found
+    for child in nearest:
+        found += [child, *_children(child)]
+    return found
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _adopt_orphans() -> None:
+    import ctypes
+
+    ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def _oom_kills(path: str) -> int:
+    """How often the kernel killed in a cgroup (`memory.events`, or v1's `memory.oom_control`)."""
+    try:
+        with open(path) as file:
+            for line in file:
+                name, _, number = line.partition(" ")
+                if name == "oom_kill":
+                    return int(number)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+class Supervision:
+    """Waits: for words, for orders, for the end."""
+
+    def __init__(self, container: Container, log: Log, control: int) -> None:
+        self._container = container
+        self._log = log
+        self._control = control
+        self._poll = select.poll()
+        self._orders = b""
+
+    def run(self) -> int:
+        """Until the process ended and its pipes are read; returns the wait status."""
+        pidfd = os.pidfd_open(self._container.pid)
+        self._poll.register(pidfd, select.POLLIN)
+        for descriptor in self._container.streams:
+            self._poll.register(descriptor, select.POLLIN | select.POLLHUP)
+        if self._control >= 0:
+            self._poll.register(self._control, select.POLLIN)
+        status = None
+        until = 0.0
+        while status is None or (self._container.streams and time.monotonic() < until):
+            for descriptor, _ in self._poll.poll(_REAP_MS if status is None else 100):
+                if descriptor == pidfd:
+                    _, status = os.waitpid(self._container.pid, 0)
+                    self._poll.unregister(pidfd)
+                    self._container.end_the_rest()
+                    until = time.monotonic() + _DRAIN_SECONDS
+                elif descriptor == self._control:
+                    self._obey()
+                else:
+                    self._read(descriptor)
+            if status is None and self._container.order["adopts"]:
+                self._reap_orphans()
+        return status
+
+    def _reap_orphans(self) -> None:
+        for pid in _children(os.getpid()):
+            if pid != self._container.pid:
+                try:
+                    os.waitpid(pid, os.WNOHANG)
+                except OSError:
+                    pass
+
+    def _read(self, descriptor: int) -> None:
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except OSError:
+            data = b""  # a terminal nobody has open any more
+        if data:
+            self._log.add(self._container.streams[descriptor], data)
+        else:
+            self._poll.unregister(descriptor)
+            del self._container.streams[descriptor]
+            if descriptor != self._container.stdin:
+                os.close(descriptor)
+
+    def _obey(self) -> None:
+        """Orders are frames: a letter, four bytes of length, the rest."""
+        try:
+            self._orders += os.read(self._control, _CHUNK)
+        except BlockingIOError:
+            return
+        while len(self._orders) >= 5:
+            end = 5 + int.from_bytes(self._orders[1:5], "big")
+            if len(self._orders) < end:
+                return
+            what, body = self._orders[:1], self._orders[5:end]
+            self._orders = self._orders[end:]
+            if what == b"w" and self._container.stdin >= 0:
+                self._to_stdin(body)
+            elif what == b"c" and self._container.stdin >= 0 and not self._container.order["tty"]:
+                os.close(self._container.stdin)
+                self._container.stdin = -1
+            elif what == b"r" and self._container.order["tty"] and len(body) == 4:
+                size = body[2:4][::-1] + body[0:2][::-1] + b"\0\0\0\0"  # rows, columns
+                fcntl.ioctl(self._container.stdin, 0x5414, size)  # TIOCSWINSZ
+
+    def _to_stdin(self, body: bytes) -> None:
+        try:
+            while body:
+                body = body[os.write(self._container.stdin, body) :]
+        except OSError:
+            if not self._container.order["tty"]:
+                os.close(self._container.stdin)
+                self._container.stdin = -1
+
+
+def main() -> None:
+    order = marshal.loads(sys.stdin.buffer.read())
+    folder = order["folder"]
+    answer = os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)
+    if not _locked(os.path.join(folder, "lock")):
+        return
+    if os.path.exists(os.path.join(folder, "begun")):
+        return  # an earlier agent's order: what it was to start has run
+    os.close(os.open(os.path.join(folder, "begun"), os.O_CREAT | os.O_WRONLY, 0o600))
+    for sign in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
+        _signal.signal(sign, _signal.SIG_IGN)
+    if order["adopts"]:
+        _adopt_orphans()
+    control = _control(folder) if order["stdin"] or order["tty"] else -1
+    log = Log(folder, order["log_bytes"], order["log_files"], at_once=order["tty"])
+    kills_before = _oom_kills(order["oom_file"])
+    container = Container(order)
+    problem = container.start()
+    started = time.time()
+    if problem:
+        _write_whole(os.path.join(folder, "problem"), problem)
+        _finish(folder, _CANNOT_RUN << 8, started, oom=False)
+        _answer(answer, "failed\n")
+        return
+    pid = container.pid
+    _write_whole(
+        os.path.join(folder, "state"),
+        f"boot {_boot()}\nshim {os.getpid()} {start_time(os.getpid())}\n"
+        f"pid {pid} {start_time(pid)}\ninside {container.inside}\nstarted {started!r}\n",
+    )
+    _answer(answer, "started\n")
+    status = Supervision(container, log, control).run()
+    log.finish()
+    # A process with a group of its own for memory may have been killed for its child.
+    killed = _oom_kills(order["oom_file"]) > kills_before
+    _finish(folder, status, time.time(), oom=killed and bool(order["oom_file"]))
+
+
+def _locked(path: str) -> bool:
+    """Hold the lock until we end. An agent that only looks who has it has it for a moment."""
+    lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(20):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            time.sleep(0.005)
+    return False
+
+
+def _control(folder: str) -> int:
+    path = os.path.join(folder, "control")
+    os.mkfifo(path, 0o600)
+    # Also open for writing, by us: else it would be at its end whenever nobody writes.
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+
+def _boot() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def _answer(descriptor: int, text: str) -> None:
+    try:
+        os.write(descriptor, text.encode())
+    except OSError:
+        pass  # the agent is gone; its successor reads the files
+    os.close(descriptor)
+
+
+def _finish(folder: str, status: int, at: float, *, oom: bool) -> None:
+    code = os.waitstatus_to_exitcode(status)
+    code = code if code >= 0 else 128 - code
+    _write_whole(
+        os.path.join(folder, "exit"),
+        f"code {code}\nfinished {at!r}\noom {int(oom)}\n",
+    )
+
+
+if __name__ == "__main__":
+    main()
