@@ -165,7 +165,7 @@ def test_a_token_may_be_a_function_that_is_asked_each_time():
     async def story():
         async with Server() as it:
             tokens = iter(["one", "two"])
-            client = HttpClient(it.client._url, token=lambda: next(tokens), ca_file=None)
+            client = HttpClient(it.client.url, token=lambda: next(tokens), ca_file=None)
             await client.get(NODE, "x")
             await client.get(NODE, "x")
             await client.close()
