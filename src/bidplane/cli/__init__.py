@@ -20,6 +20,7 @@ from bidplane.cli import (
     process,
     run,
     sim,
+    top,
     up,
     wallet,
 )
@@ -49,6 +50,7 @@ app.command(plane.app)
 app.command(wallet.app)
 app.command(market.app)
 app.command(fleet.app)
+app.command(top.top)
 app.command(run.run)
 app.command(mcp.mcp)
 app.command(ledger.app)

@@ -1,0 +1,194 @@
+"""`bidplane top` without a server: what is joined, and that it fits whatever terminal."""
+
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bidplane.api.exchange import PoolPrice
+from bidplane.cli.top import Picture, _draw, top
+from bidplane.cli.toprows import Row, Seen, rows
+from bidplane.errors import UserError
+from bidplane.telemetry.model import Counters
+
+NODE = {
+    "metadata": {"name": "box"},
+    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+def piece(*names, **more):
+    devices = [
+        {
+            "name": name,
+            "attributes": {
+                "uuid": {"string": f"GPU-{name}"},
+                "productName": {"string": "H100"},
+                "bidplane.dev/linkDomain": {"string": "box/0"},
+            },
+            **more,
+        }
+        for name in names
+    ]
+    pool = {"name": "box", "generation": 1}
+    return {"spec": {"driver": "d", "nodeName": "box", "pool": pool, "devices": devices}}
+
+
+def lease(*names, phase="Active"):
+    devices = [{"node": "box", "driver": "d", "pool": "box", "name": name} for name in names]
+    return {
+        "metadata": {"name": "lease-7"},
+        "spec": {"agent": "trainer", "devices": devices},
+        "status": {"phase": phase, "price": "2.10"},
+    }
+
+
+CLAIM = {
+    "metadata": {"namespace": "agent-trainer", "name": "c"},
+    "status": {
+        "reservedFor": [{"resource": "pods", "name": "train-x"}],
+        "allocation": {"devices": {"results": [{"driver": "d", "pool": "box", "device": "gpu-1"}]}},
+    },
+}
+POD = {
+    "metadata": {
+        "namespace": "agent-trainer",
+        "name": "train-x",
+        "annotations": {
+            "bidplane.dev/plane-namespace": "team",
+            "bidplane.dev/plane-name": "train",
+        },
+    }
+}
+
+
+def counters(index=1, **more):
+    return Counters(node="box", index=index, uuid=f"GPU-gpu-{index}", **more)
+
+
+def test_who_holds_what():
+    seen = Seen(
+        nodes=[NODE],
+        slices=[piece("gpu-10", "gpu-1", "gpu-2")],
+        leases=[lease("gpu-1"), lease("gpu-2", phase="Released")],
+        claims=[CLAIM],
+        pods=[POD],
+        counters=[counters(utilisation_percent=97.0, memory_used_bytes=3, memory_free_bytes=5)],
+    )
+    one, two, ten = rows(seen)
+    assert [one.device, two.device, ten.device] == ["gpu-1", "gpu-2", "gpu-10"]
+    assert (one.agent, one.lease, one.phase, one.price) == ("trainer", "lease-7", "Active", "2.10")
+    assert one.pod == "team/train", "as its agent calls it"
+    assert (one.utilisation_percent, one.memory_total_bytes, one.health) == (97.0, 8, "ok")
+    assert (two.agent, two.lease, two.pod) == ("", "", ""), "released is free"
+    assert ten.utilisation_percent is None, "nobody told; not zero"
+
+
+def test_a_claim_that_is_not_reserved_is_its_pods():
+    claim = {**CLAIM, "status": {"allocation": CLAIM["status"]["allocation"]}}
+    user = {**POD, "spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]}}
+    (row,) = rows(Seen(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[user]))
+    assert row.pod == "team/train"
+    over = {**user, "status": {"phase": "Succeeded"}}
+    (row,) = rows(Seen(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[over]))
+    assert row.pod == ""
+
+
+@pytest.mark.parametrize(
+    ("node", "device", "told", "health"),
+    [
+        ([], {}, {}, "no node"),
+        ([{"metadata": {"name": "box"}}], {}, {}, "not ready"),
+        ([NODE], {}, {"xid": 79}, "xid 79"),
+        ([NODE], {}, {"xid": 0}, "ok"),
+        ([NODE], {"taints": [{"key": "k", "effect": "NoExecute"}]}, {}, "tainted"),
+        ([NODE], {}, {"pcie_link_width": 4, "pcie_link_width_max": 16}, "slow link"),
+    ],
+)
+def test_health_names_the_worst(node, device, told, health):
+    seen = Seen(nodes=node, slices=[piece("gpu-1", **device)], counters=[counters(**told)])
+    (row,) = rows(seen)
+    assert row.health == health
+    if health == "slow link":
+        assert row.link == "x4/16"
+
+
+def test_a_device_without_a_uuid_is_known_by_its_place():
+    bare = piece("gpu-1")
+    bare["spec"]["devices"][0]["attributes"] = {}
+    (row,) = rows(Seen(nodes=[NODE], slices=[bare], counters=[counters(power_watts=300.0)]))
+    assert row.power_watts == 300.0
+
+
+WORDS = st.text("abcdefghij-é界", max_size=70)
+ROWS = st.builds(
+    Row,
+    node=WORDS,
+    device=WORDS,
+    product=WORDS,
+    agent=WORDS,
+    lease=WORDS,
+    pod=WORDS,
+    price=st.just("1234.56"),
+    link=st.sampled_from(["", "x16", "x4/16"]),
+    health=st.sampled_from(["ok", "xid 79", "not ready"]),
+    utilisation_percent=st.none() | st.floats(0, 100),
+    memory_used_bytes=st.none() | st.integers(0, 200 << 30),
+    memory_total_bytes=st.none() | st.integers(0, 200 << 30),
+    power_watts=st.none() | st.floats(0, 1500),
+)
+
+
+def drawn(picture, width, height):
+    console = Console(
+        file=io.StringIO(), width=width, height=height, force_terminal=True, color_system=None
+    )
+    console.print(_draw(picture, console, height=height))
+    return console.file.getvalue().splitlines()
+
+
+@given(st.lists(ROWS, max_size=30), st.integers(80, 200), st.integers(8, 60))
+def test_it_fits_the_terminal(found, width, height):
+    pool = PoolPrice(pool="h100", price="2.10", base="2", devices=8, leased=6)
+    lines = drawn(Picture(rows=found, pools=[pool] * 9, silent=1), width, height)
+    measure = Console(width=500)
+    assert all(measure.measure(line).maximum <= width for line in lines if line)
+    assert len(lines) <= height
+
+
+def test_eighty_columns_show_what_matters():
+    row = Row(
+        node="h100-a",
+        device="gpu-0",
+        agent="trainer",
+        lease="lease-7",
+        pod="default/train-1",
+        price="2.10",
+        utilisation_percent=85.0,
+        memory_used_bytes=48 << 30,
+        memory_total_bytes=80 << 30,
+        link="x16",
+    )
+    *_, head, line = drawn(Picture(rows=[row]), 80, 24)
+    assert head.split() == [
+        "NODE",
+        "GPU",
+        "UTIL",
+        "MEM",
+        "GIB",
+        "LINK",
+        "AGENT",
+        "POD",
+        "PRICE",
+        "HEALTH",
+    ]
+    for words in ("h100-a", "85%", "48/80", "x16", "trainer", "train-1", "2.10", "ok"):
+        assert words in line
+
+
+@pytest.mark.parametrize("every", [0.0, -1.0, float("nan")])
+def test_too_often_is_refused(every):
+    with pytest.raises(UserError, match="--every must be at least"):
+        top(every=every)
