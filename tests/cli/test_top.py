@@ -86,6 +86,26 @@ def test_who_holds_what():
     assert ten.utilisation_percent is None, "nobody told; not zero"
 
 
+def test_a_shared_device_has_a_row_for_each_who_holds_it():
+    half = lease("gpu-1")
+    half["spec"]["devices"][0]["share"] = "1/2"
+    other = {
+        "metadata": {"name": "lease-8"},
+        "spec": {"agent": "chat", "devices": half["spec"]["devices"]},
+        "status": {"phase": "Active", "price": "1.00"},
+    }
+    cut = {"name": "gpu-1-mig-0", "attributes": {"type": {"string": "mig"}}}
+    slices = [piece("gpu-1")]
+    slices[0]["spec"]["devices"].append(cut)
+    seen = Seen(nodes=[NODE], slices=slices, leases=[half, other], claims=[CLAIM], pods=[POD])
+    found = rows(seen)
+    assert [(row.agent, row.share, row.pod) for row in found] == [
+        ("trainer", "1/2", "team/train"),
+        ("chat", "1/2", ""),
+    ], "each with its own pod; ways to cut a card that nobody took are not shown"
+    assert "1 GPUs  1 leased  0 free" in drawn(Picture(rows=found), 80, 24)[0]
+
+
 def test_a_claim_that_is_not_reserved_is_its_pods():
     claim = {**CLAIM, "status": {"allocation": CLAIM["status"]["allocation"]}}
     user = {**POD, "spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]}}

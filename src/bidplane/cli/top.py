@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +68,9 @@ def top(
 async def _top(
     data: Path | None, node: str, every: float, prometheus: str, *, once: bool, json: bool
 ) -> None:
-    console = Console(highlight=False)
+    # COLUMNS in the environment is how wide the terminal was; it may have been resized.
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    console = Console(highlight=False, _environ=environment)
     source = _Source(data, prometheus)
     try:
         picture = await source.look(node)
@@ -205,17 +208,19 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _summary(found: Sequence[Row]) -> str:
-    leased = sum(bool(row.lease) for row in found)
-    loads = [row.utilisation_percent for row in found if row.utilisation_percent is not None]
+    # A device that is shared has a row for each lease.
+    devices = {(row.node, row.device): row for row in found}
+    leased = sum(bool(row.lease) for row in devices.values())
+    loads = [d.utilisation_percent for d in devices.values() if d.utilisation_percent is not None]
     parts = [
         f"{len({row.node for row in found})} nodes",
-        f"{len(found)} GPUs",
+        f"{len(devices)} GPUs",
         f"{leased} leased",
-        f"{len(found) - leased} free",
+        f"{len(devices) - leased} free",
     ]
     if loads:
         parts.append(f"{sum(loads) / len(loads):.0f}% busy")
-    watts = [row.power_watts for row in found if row.power_watts is not None]
+    watts = [one.power_watts for one in devices.values() if one.power_watts is not None]
     if watts:
         parts.append(f"{sum(watts) / 1000:.1f} kW")
     return "  ".join(parts)
@@ -249,7 +254,7 @@ def _table(picture: Picture, width: int, *, plain: bool = False) -> Table:
 def _columns(width: int) -> list[tuple[str, str, int | None, int | None]]:
     found: list[tuple[str, str, int | None, int | None]] = [
         ("NODE", "left", 4, 16 if width < _WIDE else None),
-        ("GPU", "left", 3, 7),
+        ("GPU", "left", 3, 10),
         ("UTIL", "right", 10, 10),
         ("MEM GIB", "right", 7, 9),
         ("LINK", "left", 4, 6),
@@ -272,7 +277,7 @@ def _cells(row: Row, *, repeat: bool) -> dict[str, Text]:
     return {
         "NODE": Text(row.node if repeat else "", "bold"),
         "PRODUCT": Text(row.product),
-        "GPU": Text(row.device.removeprefix("gpu-"), free),
+        "GPU": Text(f"{row.device.removeprefix('gpu-')} {row.share}".strip(), free),
         "UTIL": _load(row.utilisation_percent),
         "MEM GIB": Text(_memory(row)),
         "POWER": Text("" if row.power_watts is None else f"{row.power_watts:.0f} W"),

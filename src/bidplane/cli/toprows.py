@@ -12,14 +12,16 @@ from typing import Any
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import host_namespace
 from bidplane.kube.client import Object
 from bidplane.telemetry.model import Counters
 
 DeviceKey = tuple[str, str, str]  # driver, the slice's pool, name
+Use = tuple[str, str, str, str, str]  # and the claim on it: namespace, name
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
-    """One device. What is not known is null."""
+    """One device, or the part of one that a lease holds. What is not known is null."""
 
     node: str
     device: str
@@ -28,6 +30,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     health: str = "ok"
     agent: str = ""
     lease: str = ""
+    share: str = ""  # of the device, if not all of it: 1/2, or a MIG profile
     phase: str = ""
     pod: str = ""  # as its agent calls it: NAMESPACE/NAME
     price: str = ""  # credits per GPU-hour
@@ -54,7 +57,9 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 def rows(seen: Seen) -> list[Row]:
     """By node, then by the number in the device's name."""
-    leases = dict(_leased(seen.leases))
+    leases: dict[DeviceKey, list[tuple[str, Object]]] = {}
+    for taken, share, lease in _leased(seen.leases):
+        leases.setdefault(taken, []).append((share, lease))
     pods = dict(_reserved(seen.claims, seen.pods))
     by_uuid = {one.uuid: one for one in seen.counters}
     by_place = {(one.node, one.index): one for one in seen.counters}
@@ -66,29 +71,44 @@ def rows(seen: Seen) -> list[Row]:
         for device in spec.get("devices") or ():
             key = spec["driver"], spec["pool"]["name"], device["name"]
             attributes = _attributes(device)
+            if attributes.get("type") == "mig" and key not in leases:
+                continue  # one of the many ways to cut a card, and nobody did
             uuid = str(attributes.get("uuid", ""))
             counters = by_uuid.get(uuid) or by_place.get((node, _number(device["name"])))
-            found.append(
-                Row(
-                    node=node,
-                    device=device["name"],
-                    uuid=uuid,
-                    product=str(attributes.get(labels.PRODUCT_ATTRIBUTE, "")),
-                    health=_health(health.get(node, "no node"), device, counters),
-                    link_domain=str(attributes.get(labels.LINK_DOMAIN_ATTRIBUTE, "")),
-                    pod=pods.get(key, ""),
-                    **_lease(leases.get(key)),
-                    **_measured(counters),
-                )
+            row = Row(
+                node=node,
+                device=device["name"],
+                uuid=uuid,
+                product=str(attributes.get(labels.PRODUCT_ATTRIBUTE, "")),
+                health=_health(health.get(node, "no node"), device, counters),
+                link_domain=str(attributes.get(labels.LINK_DOMAIN_ATTRIBUTE, "")),
+                **_measured(counters),
             )
-    return sorted(found, key=lambda row: (row.node, _number(row.device), row.device))
+            for share, lease in leases.get(key, ()):
+                held = {"share": share, "pod": _pod(pods, key, lease), **_lease(lease)}
+                found.append(msgspec.structs.replace(row, **held))
+            if key not in leases:
+                found.append(msgspec.structs.replace(row, pod=_pod(pods, key, None)))
+    return sorted(found, key=lambda row: (row.node, _number(row.device), row.device, row.lease))
 
 
-def _leased(leases: Iterable[Object]) -> Iterator[tuple[DeviceKey, Object]]:
+def _leased(leases: Iterable[Object]) -> Iterator[tuple[DeviceKey, str, Object]]:
     for lease in leases:
         if (lease.get("status") or {}).get("phase") != "Released":
             for device in lease["spec"]["devices"]:
-                yield (device["driver"], device["pool"], device["name"]), lease
+                key = device["driver"], device["pool"], device["name"]
+                yield key, device.get("share", ""), lease
+
+
+def _pod(pods: Mapping[Use, str], key: DeviceKey, lease: Object | None) -> str:
+    """The pod on a device, or on the part of it that a lease holds."""
+    uses = {use[3:]: pod for use, pod in pods.items() if use[:3] == key}
+    if lease is not None:
+        namespace = host_namespace(lease["spec"]["agent"])
+        name = lease["metadata"]["name"]
+        uses = {use: pod for use, pod in uses.items() if use[0] == namespace}
+        uses = {use: pod for use, pod in uses.items() if name in use[1]} or uses
+    return next(iter(uses.values()), "")
 
 
 def _lease(lease: Object | None) -> dict[str, Any]:
@@ -103,7 +123,7 @@ def _lease(lease: Object | None) -> dict[str, Any]:
     }
 
 
-def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tuple[DeviceKey, str]]:
+def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tuple[Use, str]]:
     """The pod that each allocated device is for: as the claim says, else who names the claim."""
     names: dict[tuple[str, str], str] = {}
     using: dict[tuple[str, str], str] = {}
@@ -121,7 +141,8 @@ def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tupl
             shown = names.get((namespace, users[0]), users[0])
         devices = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
         for result in devices:
-            yield (result["driver"], result["pool"], result["device"]), shown
+            device = result["driver"], result["pool"], result["device"]
+            yield (*device, namespace, claim["metadata"]["name"]), shown
 
 
 def _claims(pod: Object) -> Iterator[str]:

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from bidplane.api import labels
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock
-from bidplane.node.fleet import Fleet, device_uuid
+from bidplane.node.fleet import Fleet, machine_of
 from bidplane.node.simulated import SimulatedNodes, annotation_seconds, devices_of
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.model import Counters, Holder
 from bidplane.telemetry.simulated import simulated
-from bidplane.wire.quantity import parse as parse_quantity
 
 
 def page(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> bytes:
@@ -29,20 +28,23 @@ def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counte
         for device in devices_of(pod)
     }
     for node in fleet.nodes:
-        for domain in node.link_domains():
-            for gpu in domain:
-                pod = held.get(f"{node.name}/gpu-{gpu}")
-                yield simulated(
-                    node=node.name,
-                    index=gpu,
-                    uuid=device_uuid(node.name, gpu),
-                    product=node.product,
-                    memory_bytes=int(parse_quantity(node.memory)),
-                    now=now,
-                    holder=_holder(pod),
-                    busy_percent=_percent(pod, labels.SIMULATED_UTILISATION, 85.0),
-                    memory_percent=_percent(pod, labels.SIMULATED_MEMORY, 60.0),
-                )
+        for gpu in machine_of(node).gpus:
+            pod = held.get(f"{node.name}/{gpu.name}")
+            yield simulated(
+                node=node.name,
+                index=gpu.index,
+                uuid=gpu.uuid,
+                product=gpu.product,
+                memory_bytes=gpu.memory,
+                now=now,
+                holder=_holder(pod),
+                busy_percent=_percent(pod, labels.SIMULATED_UTILISATION, 85.0),
+                memory_percent=_percent(pod, labels.SIMULATED_MEMORY, 60.0),
+                link_width=gpu.width,
+                link_width_max=gpu.max_width,
+                link_generation=gpu.generation,
+                xid=gpu.xid,
+            )
 
 
 def _holder(pod: Object | None) -> Holder | None:

@@ -11,7 +11,8 @@ from bidplane.telemetry.model import Counters, Holder
 
 _IDLE_WATTS, _BUSY_WATTS = 70.0, 650.0
 _CONTEXT_BYTES = 512 << 20  # what a driver keeps for itself
-_LINK_BYTES_PER_SECOND = 2e9 * 16  # generation 4, per lane and second
+_LINK_BYTES_PER_SECOND = 2e9 * 16  # of sixteen lanes, generation 4
+_LINK_LOAD = 0.2  # of what the link could carry, on a GPU that is always busy
 
 
 def simulated(
@@ -26,13 +27,16 @@ def simulated(
     busy_percent: float = 85.0,
     memory_percent: float = 60.0,
     link_width: int = 16,
+    link_width_max: int = 16,
+    link_generation: int = 4,
+    xid: int = 0,
 ) -> Counters:
     """`busy_percent` and `memory_percent` are what its pod asks to be shown, when it has one."""
     sway = _sway(f"{uuid}/{int(now)}")
     load = min(100.0, max(0.0, busy_percent * (0.95 + 0.1 * sway))) if holder else 0.0
     used = int(memory_bytes * min(memory_percent, 100.0) / 100) if holder else 0
     used = min(memory_bytes, max(used, _CONTEXT_BYTES))
-    traffic = _LINK_BYTES_PER_SECOND * link_width / 16 * load / 100 * 0.2
+    traffic = _LINK_BYTES_PER_SECOND * link_width / 16 * load / 100 * _LINK_LOAD
     return Counters(
         node=node,
         index=index,
@@ -46,9 +50,9 @@ def simulated(
         pcie_tx_bytes_per_second=round(traffic * sway),
         pcie_rx_bytes_per_second=round(traffic),
         pcie_link_width=link_width,
-        pcie_link_width_max=16,
-        pcie_link_generation=4,
-        xid=0,
+        pcie_link_width_max=link_width_max,
+        pcie_link_generation=link_generation,
+        xid=xid,
         holder=holder,
     )
 
