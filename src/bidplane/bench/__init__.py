@@ -18,6 +18,7 @@ BENCHES = {
     "market": "clear, price and place a round; welfare against the optimum",
     "traces": "public workloads under every policy: completion time, value, packing",
     "plane": "planes made, what one costs idle, and carries; beside etcd + kube-apiserver",
+    "nodes": "claims allocated, beside kube-scheduler; what nodes cost",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }
 

@@ -62,6 +62,7 @@ class Cluster:
         self.binaries = binaries
         self.token = secrets.token_urlsafe(24)
         self.url = ""
+        self.scheduler_port = 0
         self._controllers = controllers
         self._scheduler = scheduler
         self._durable = durable
@@ -270,7 +271,7 @@ class Cluster:
             },
         }
         config.write_text(json.dumps(fields))
-        port = free_port()
+        self.scheduler_port = port = free_port()
         flags = [f"--config={config}", *self._serving(port), *self._scheduler_flags]
         self._spawn("kube-scheduler", flags)
         self._until("kube-scheduler", lambda: _answers(port, "/healthz", tls=True))

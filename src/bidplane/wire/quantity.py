@@ -14,6 +14,7 @@ _WORDS = (
 )
 
 
+@functools.lru_cache(maxsize=4096)
 def parse(value: str | float) -> Fraction:
     """The number a quantity says; `ValueError` when it is none."""
     return _split(str(value))[0]

@@ -36,6 +36,8 @@ def fits(
     more: Mapping[str, Fraction] = _NONE,
 ) -> bool:
     """Whether that much is allowed, and left beside what is `used` and `more` is about to be."""
+    if not asked and not device.multiple:
+        return True  # all of it
     taking = consumed(device, asked)
     if taking is None:
         return False
