@@ -7,11 +7,22 @@ remembered between two looks.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from bidplane.api.agent import DEFAULT_MAX_PRICE
-from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD
+from bidplane.api.kinds import (
+    BID,
+    DEVICE_CLASS,
+    GPU_LEASE,
+    NODE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_CLAIM_TEMPLATE,
+    RESOURCE_SLICE,
+)
 from bidplane.core import scheduling
+from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.scheduling import (
     BindPod,
     CreateBid,
@@ -27,9 +38,10 @@ from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
-from bidplane.machinery.planes import PlaneCaches
+from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 KINDS = (POD, BID, GPU_LEASE, NODE)
+_LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
 
 
 class SchedulerController:
@@ -38,6 +50,7 @@ class SchedulerController:
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-scheduler", clock=clock)
+        self._claimless: set[str] = set()  # planes of which it is known that no claim is held
         self.controller = Controller("scheduler", self.reconcile)
         for kind in KINDS:
             planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
@@ -57,6 +70,7 @@ class SchedulerController:
             nodes=cache[NODE].items(),
             max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
             suspended=bool(spec.get("suspended")),
+            devices=await self._devices(plane, cache),
         )
         refused: list[ApiError] = []
         for operation in scheduling.plan(snapshot):
@@ -66,7 +80,32 @@ class SchedulerController:
                 refused.append(error)
         if refused:
             raise refused[0]
-        return None
+        waiting = any(
+            pod["spec"].get("resourceClaims") and scheduling.is_pending(pod)
+            for pod in snapshot.pods
+        )
+        return _LOOK_AGAIN_SECONDS if waiting else None
+
+    async def _devices(self, plane: str, cache: PlaneCache) -> Devices:
+        """
+        Asked of the plane, and only where pods have claims: watching four more kinds in every
+        plane would cost more than all claims there are.
+        """
+        used = any(pod["spec"].get("resourceClaims") for pod in cache[POD].items())
+        if not used and plane in self._claimless:
+            return Devices()
+        claims = list((await cache.client.list(RESOURCE_CLAIM)).items)
+        if not used:
+            if not any((one.get("status") or {}).get("reservedFor") for one in claims):
+                self._claimless.add(plane)
+            return Devices(claims=claims)
+        self._claimless.discard(plane)
+        return Devices(
+            claims=claims,
+            templates=list((await cache.client.list(RESOURCE_CLAIM_TEMPLATE)).items),
+            slices=list((await cache.client.list(RESOURCE_SLICE)).items),
+            classes=list((await cache.client.list(DEVICE_CLASS)).items),
+        )
 
     async def _carry_out(self, client: Client, operation: Operation) -> None:
         """Each operation is safe to repeat, and harmless when the cache was behind."""
@@ -92,8 +131,46 @@ class SchedulerController:
                     await client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
                 case Explain(pod=pod, reason=reason, message=message):
                     await self._explain(client, pod, reason, message)
+                case MakeClaim(pod=pod, name=name, claim=claim):
+                    await self._make_claim(client, pod, name, claim)
+                case (
+                    AllocateClaim(claim=claim, status=status)
+                    | ReleaseClaim(claim=claim, status=status)
+                ):
+                    metadata = claim["metadata"]
+                    await client.patch(
+                        RESOURCE_CLAIM,
+                        metadata["name"],
+                        # What was decided is decided of this claim as it was seen.
+                        {
+                            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                            "status": status,
+                        },
+                        metadata["namespace"],
+                        subresource="status",
+                    )
         except (AlreadyExists, NotFound):
             return
+
+    async def _make_claim(
+        self, client: Client, pod: Object, name: str, claim: dict[str, Any]
+    ) -> None:
+        metadata = pod["metadata"]
+        with suppress(AlreadyExists):  # made before, and only not said yet
+            await client.create(RESOURCE_CLAIM, claim, metadata["namespace"])
+        said = [
+            one
+            for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+            if one["name"] != name
+        ]
+        said.append({"name": name, "resourceClaimName": claim["metadata"]["name"]})
+        await client.patch(
+            POD,
+            metadata["name"],
+            {"status": {"resourceClaimStatuses": said}},
+            metadata["namespace"],
+            subresource="status",
+        )
 
     async def _explain(self, client: Client, pod: Object, reason: str, message: str) -> None:
         conditions = list((pod.get("status") or {}).get("conditions") or ())

@@ -16,7 +16,7 @@ from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import AGENT, BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.api.lease import Phase
 from bidplane.controllers.claiming import claim
-from bidplane.core import translation
+from bidplane.core import claiming, translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
@@ -182,8 +182,8 @@ class SyncerController:
             await self._claim(lease, pod)
             return
         await self._copy_references(plane, pod, lease)
-        await self._ensure_claim(plane, lease)
-        wanted = translation.host_pod(plane.name, pod, lease)
+        claim = await self._ensure_claim(plane, lease, pod)
+        wanted = translation.host_pod(plane.name, pod, lease, claim)
         await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
 
     async def _copy_references(self, plane: PlaneCache, pod: Object, lease: Object) -> None:
@@ -229,14 +229,27 @@ class SyncerController:
         }
         await self._host.client.replace(kind, fresh)
 
-    async def _ensure_claim(self, plane: PlaneCache, lease: Object) -> None:
-        claim, status = translation.host_claim(plane.name, lease)
+    async def _ensure_claim(self, plane: PlaneCache, lease: Object, pod: Object) -> str:
+        """The claim on the host for what the pod has of the lease; its name."""
+        metadata = pod["metadata"]
+        own = ""
+        if pod["spec"].get("resourceClaims"):
+            claims = [
+                await plane.client.get(
+                    RESOURCE_CLAIM, claiming.claim_name(pod, reference), metadata["namespace"]
+                )
+                for reference in pod["spec"]["resourceClaims"]
+            ]
+            lease = translation.some_of(lease, claiming.devices_of(claims))
+            own = translation.host_name(metadata["namespace"], metadata["name"])
+        claim, status = translation.host_claim(plane.name, lease, own)
         name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
         with suppress(AlreadyExists):
             await self._host.client.create(RESOURCE_CLAIM, claim, namespace)
         await self._host.client.patch(
             RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
         )
+        return str(name)
 
     async def _is_on_host(self, plane: PlaneCache, pod: Object) -> bool:
         """Asked of the host itself, whose cache may not have heard yet of a pod just made."""

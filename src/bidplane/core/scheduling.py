@@ -4,7 +4,8 @@ An agent's scheduler: its pods, bids and leases in; what to do next out.
 Rule 1: a pending pod that asks for GPUs has exactly one bid; the pods of a gang share one.
 Rule 2: a pod is bound to the lease its bid won, and to nothing else; a gang's pods each to
         a block of it, once all of it is there.
-Rule 3: a lease that no pod uses, or is about to, is released; a gang's as a whole.
+Rule 3: a pod with ResourceClaims is bound where they are allocated (`core/claiming`).
+Rule 4: a lease that no pod uses, or is about to, is released; a gang's as a whole.
 
 The plan is a function of what the plane says now. Carrying out any part of it, in any
 order, and planning again comes to the same end.
@@ -21,7 +22,9 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import BID, Object
 from bidplane.api.lease import Phase
+from bidplane.core import claiming
 from bidplane.core.asks import Ask, ask_of
+from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.translation import host_name
 
 _FINISHED = ("Succeeded", "Failed")
@@ -36,6 +39,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     nodes: list[Object]
     max_price: str  # for pods that name none
     suspended: bool = False  # the agent keeps everything and spends nothing
+    devices: Devices = Devices()
 
 
 class CreateBid(msgspec.Struct, frozen=True):
@@ -64,14 +68,24 @@ class Explain(msgspec.Struct, frozen=True):
     message: str
 
 
-Operation = CreateBid | DeleteBid | BindPod | ReleaseLease | Explain
+Operation = (
+    CreateBid
+    | DeleteBid
+    | BindPod
+    | ReleaseLease
+    | Explain
+    | MakeClaim
+    | AllocateClaim
+    | ReleaseClaim
+)
 
 
 def plan(snapshot: Snapshot) -> list[Operation]:
     pending = [pod for pod in snapshot.pods if is_pending(pod)]
     if snapshot.suspended:
         return list(_suspended(snapshot, pending))
-    operations = list(_bids_without_pod(snapshot, pending))
+    operations: list[Operation] = list(_bids_without_pod(snapshot, pending))
+    operations += claiming.releases(snapshot.devices, snapshot.pods)
     for pod in pending:
         operations.extend(_pending(snapshot, pod))
     operations.extend(_idle_leases(snapshot, pending))
@@ -139,6 +153,9 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
     except ValueError as error:  # a plane that does not refuse such a pod let it in
         yield Explain(pod, "BadAsk", str(error))
         return
+    if pod["spec"].get("resourceClaims"):
+        yield from _claimant(snapshot, pod, ask)
+        return
     if ask.gpus == 0:
         yield Explain(
             pod,
@@ -166,6 +183,58 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
         yield BindPod(pod, lease["metadata"]["name"])
         return
     yield _explain(pod, bid, lease)
+
+
+def _claimant(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
+    """A pod with ResourceClaims: inside what is leased, else by a bid of its own."""
+    if ask.gpus:
+        yield Explain(
+            pod,
+            "BadAsk",
+            "spec: the pod asks for GPUs by claims and by resources: use one of the two",
+        )
+        return
+    bid = _bid_of(snapshot, pod)
+    match claiming.decide(snapshot.devices, pod, _usable_by(snapshot, bid)):
+        case claiming.Bind(node=node):
+            yield BindPod(pod, node)
+        case claiming.Wait(reason=reason, message=message):
+            yield Explain(pod, reason, message)
+        case claiming.Market(bid=wanted, why=why):
+            if bid is None:
+                yield CreateBid(pod, _bid_for(pod, ask, snapshot.max_price, wanted))
+            elif phase_of(bid) == BidPhase.ENDED:
+                yield DeleteBid(bid)
+            elif phase_of(bid) == BidPhase.WON and _usable_by(snapshot, bid):
+                yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its bid has won")
+            else:
+                yield _explain(pod, bid, _lease_of(snapshot, bid))
+        case operations:
+            yield from operations
+
+
+def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
+    """Nodes of leases its own bid won, or one written by hand; not those a pod has as a whole."""
+    mine = _on_host(bid) if bid is not None else ""
+    by_hand = {_on_host(one) for one in snapshot.bids if _is_by_hand(one)}
+    whole = {
+        pod["spec"].get("nodeName")
+        for pod in snapshot.pods
+        if not pod["spec"].get("resourceClaims") and phase_of(pod) not in _FINISHED
+    }
+    there = {node["metadata"]["name"] for node in snapshot.nodes if not node["spec"].get("taints")}
+    return sorted(
+        name
+        for lease in snapshot.leases
+        if (name := lease["metadata"]["name"]) in there - whole
+        and _is_held(lease)
+        and not lease["spec"]["devices"][0].get("share")
+        and lease["spec"]["bid"]["name"] in by_hand | {mine}
+    )
+
+
+def _is_by_hand(bid: Object) -> bool:
+    return not {labels.POD_UID, labels.GANG} & set(bid["metadata"].get("labels") or {})
 
 
 def _gang_member(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
@@ -346,11 +415,7 @@ def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operatio
         for namespace, gang in map(_gang_of, pending)
         if gang
     }
-    by_hand = {
-        _on_host(bid)
-        for bid in snapshot.bids
-        if not {labels.POD_UID, labels.GANG} & set(bid["metadata"].get("labels") or {})
-    }
+    by_hand = {_on_host(bid) for bid in snapshot.bids if _is_by_hand(bid)}
     # A gang is let go of as a whole: while one of its pods runs, so are all of its blocks.
     busy = {lease["spec"]["bid"]["name"] for lease in snapshot.leases if _is_used(snapshot, lease)}
     for lease in snapshot.leases:
@@ -366,7 +431,9 @@ def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operatio
         yield ReleaseLease(lease)
 
 
-def _bid_for(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
+def _bid_for(
+    pod: Object, ask: Ask, max_price: str, claimed: dict[str, Any] | None = None
+) -> dict[str, Any]:
     metadata = pod["metadata"]
     return {
         "apiVersion": BID.api_version,
@@ -389,8 +456,16 @@ def _bid_for(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
                 }
             ],
         },
-        "spec": _bid_spec(ask, max_price),
+        "spec": _bid_spec(ask, max_price)
+        if claimed is None
+        else _of_claim(ask, max_price, claimed),
     }
+
+
+def _of_claim(ask: Ask, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
+    terms = {key: value for key, value in _bid_spec(ask, max_price).items() if key != "gpus"}
+    others = [{**terms, **choice} for choice in claimed.get("otherwise") or ()]
+    return {**terms, **claimed, **({"otherwise": others} if others else {})}
 
 
 def _gang_bid(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:

@@ -103,8 +103,11 @@ def owned_by(lease: Object) -> dict[str, Any]:
     }
 
 
-def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
-    """The pod as the host runs it: on the lease's node, with the lease's devices claimed."""
+def host_pod(agent: str, pod: Object, lease: Object, claim: str = "") -> dict[str, Any]:
+    """
+    The pod as the host runs it: on the lease's node, with the lease's devices claimed; or with
+    those of `claim`, where the pod's own claims have only some of them.
+    """
     namespace = pod["metadata"]["namespace"]
     spec = {
         key: value
@@ -144,16 +147,23 @@ def host_pod(agent: str, pod: Object, lease: Object) -> dict[str, Any]:
         ]
     spec["nodeName"] = lease["spec"]["node"]
     spec["automountServiceAccountToken"] = False
-    spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": lease["metadata"]["name"]}]
+    name = claim or lease["metadata"]["name"]
+    spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
     metadata = host_metadata(agent, pod)
     metadata["labels"][labels.LEASE] = lease["metadata"]["name"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any]]:
+def some_of(lease: Object, devices: Collection[str]) -> Object:
+    """The lease, as if it had only the devices of these names."""
+    kept = [device for device in lease["spec"]["devices"] if device["name"] in devices]
+    return {**lease, "spec": {**lease["spec"], "devices": kept}}
+
+
+def host_claim(agent: str, lease: Object, name: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """The claim that pins a lease's devices, and its status: the exchange has placed it."""
     spec = lease["spec"]
-    name = lease["metadata"]["name"]
+    name = name or lease["metadata"]["name"]
     exactly = {
         "deviceClassName": labels.DEVICE_CLASS,
         "allocationMode": "ExactCount",
@@ -165,7 +175,7 @@ def host_claim(agent: str, lease: Object) -> tuple[dict[str, Any], dict[str, Any
         "metadata": {
             "name": name,
             "namespace": host_namespace(agent),
-            "labels": {labels.AGENT: agent, labels.LEASE: name},
+            "labels": {labels.AGENT: agent, labels.LEASE: lease["metadata"]["name"]},
             "ownerReferences": [owned_by(lease)],
         },
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
@@ -263,7 +273,7 @@ def _is_access_name(named: Object) -> bool:
 
 def _host_container(namespace: str, container: Object) -> dict[str, Any]:
     resources = dict(container.get("resources") or {})
-    asked = False
+    asked = bool(resources.get("claims"))
     for field in ("limits", "requests"):
         if resources.get(field):
             asked |= any(map(_is_gpu, resources[field]))

@@ -1,0 +1,308 @@
+"""
+Pods with ResourceClaims in an agent's plane.
+
+A claim is allocated inside what the agent already leases, as kube-scheduler would: on a node that
+its own bid won, or one of a Bid written by hand. Where there is no such room, a claim that can be
+written as a block of the market becomes a bid; any other is refused, with the form to use.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.kinds import RESOURCE_CLAIM, Object
+from bidplane.core.cel import CelError
+from bidplane.core.cel import devices as cel
+from bidplane.core.claims import ClaimError, read_claim, read_slices
+from bidplane.core.claims.fast import Fleet, Placed
+from bidplane.core.claims.hints import rewritten
+from bidplane.core.claims.model import Claim, Request, taken_by
+
+_FINISHED = ("Succeeded", "Failed")
+_LONGEST_NAME = 253
+
+Name = tuple[str, str]  # namespace, name
+
+
+def _class(name: str, expression: str) -> Object:
+    selectors = [{"cel": {"expression": expression}}]
+    return {"metadata": {"name": name}, "spec": {"selectors": selectors}}
+
+
+_KIND = (
+    'has(device.attributes[device.driver].type) && device.attributes[device.driver].type == "{}"'
+)
+# In every plane, unless it has its own of that name: claims written for other clusters work here.
+CLASSES: Mapping[str, Object] = {
+    labels.DEVICE_CLASS: _class(labels.DEVICE_CLASS, "true"),
+    "gpu.nvidia.com": _class("gpu.nvidia.com", _KIND.format("gpu")),
+    "mig.nvidia.com": _class("mig.nvidia.com", _KIND.format("mig")),
+}
+
+
+class Devices(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plane says of devices."""
+
+    claims: list[Object] = []
+    templates: list[Object] = []
+    slices: list[Object] = []
+    classes: list[Object] = []
+
+
+class MakeClaim(msgspec.Struct, frozen=True):
+    """Of a template, for one pod: `name` is the pod's word for it."""
+
+    pod: Object
+    name: str
+    claim: dict[str, Any]
+
+
+class AllocateClaim(msgspec.Struct, frozen=True):
+    claim: Object
+    status: dict[str, Any]
+
+
+class ReleaseClaim(msgspec.Struct, frozen=True):
+    """Its last pod is over: the devices are the agent's to use again."""
+
+    claim: Object
+    status: dict[str, Any]
+
+
+class Wait(msgspec.Struct, frozen=True):
+    reason: str
+    message: str
+
+
+class Bind(msgspec.Struct, frozen=True):
+    node: str
+
+
+class Market(msgspec.Struct, frozen=True):
+    """No room in what is leased; this much of a bid would make some."""
+
+    bid: dict[str, Any]
+    why: str
+
+
+Operation = MakeClaim | AllocateClaim | ReleaseClaim
+Decision = list[MakeClaim | AllocateClaim] | Wait | Bind | Market
+
+
+def decide(devices: Devices, pod: Object, nodes: Sequence[str]) -> Decision:
+    """What to do next for a pending pod with claims; `nodes` are those it may use."""
+    namespace = pod["metadata"]["namespace"]
+    by_name = {_name(claim): claim for claim in devices.claims}
+    found: list[Object] = []
+    for reference in pod["spec"]["resourceClaims"]:
+        name = claim_name(pod, reference)
+        claim = by_name.get((namespace, name))
+        if claim is not None:
+            found.append(claim)
+            continue
+        if reference.get("resourceClaimName"):
+            return Wait("ClaimNotFound", f'resourceclaim "{name}" not found: create it')
+        template = next(
+            (t for t in devices.templates if _name(t) == (namespace, _template(reference))), None
+        )
+        if template is None:
+            missing = _template(reference)
+            return Wait("ClaimNotFound", f'resourceclaimtemplate "{missing}" not found: create it')
+        return [MakeClaim(pod, reference["name"], _made(pod, name, template))]
+    try:
+        return _allocated(devices, pod, found, nodes)
+    except ClaimError as error:
+        return Wait("BadClaim", str(error))
+
+
+def _allocated(
+    devices: Devices, pod: Object, objects: Sequence[Object], nodes: Sequence[str]
+) -> Decision:
+    open_ = [claim for claim in objects if not _allocation(claim)]
+    on = {node for claim in objects for node in _nodes_of(claim)}
+    if len(on) > 1 or not on <= set(nodes):
+        where = ", ".join(sorted(on))
+        return Wait("ClaimElsewhere", f"a claim of the pod has devices on {where}, not usable now")
+    if not open_:
+        unreserved = [claim for claim in objects if not _is_reserved(claim, pod)]
+        if unreserved:
+            return [AllocateClaim(one, _reserved(one, pod)) for one in unreserved]
+        return Bind(next(iter(on)))
+    claims = [read_claim(claim) for claim in open_]
+    for claim in claims:
+        _check_selectors(claim)
+    classes = {**CLASSES, **{one["metadata"]["name"]: one for one in devices.classes}}
+    here = sorted(on) or list(nodes)
+    fleet = Fleet(
+        read_slices(devices.slices),
+        {name: {} for name in here},
+        classes,
+        taken_by(devices.claims),
+    )
+    placed = fleet.place(claims)
+    if isinstance(placed, Placed):
+        return [
+            AllocateClaim(one, {**_reserved(one, pod), "allocation": allocation})
+            for one, allocation in zip(open_, placed.allocations, strict=True)
+        ]
+    if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
+        return Market(bid, placed.reason)
+    return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
+
+
+def _check_selectors(claim: Claim) -> None:
+    """What cannot be right on any device is said before there is one."""
+    for choices in claim.requests:
+        for request in choices:
+            for at, source in enumerate(request.selectors):
+                where = f"claim {claim.name}, request {request.full_name}, selector #{at}"
+                taught = rewritten(source)
+                if taught is not None:
+                    raise ClaimError(f"{where}: nobody publishes what it asks for; write: {taught}")
+                try:
+                    cel.compile(source)
+                except CelError as error:
+                    raise ClaimError(f"{where}: {error}") from None
+
+
+def as_bid(claim: Claim) -> dict[str, Any] | None:
+    """The claim as blocks of the market, its choices the bid's; None if it is not so simple."""
+    if len(claim.requests) != 1 or any(one.distinct for one in claim.constraints):
+        return None
+    choices = [_choice(claim, request) for request in claim.requests[0]]
+    if any(choice is None for choice in choices):
+        return None
+    first, *others = (choice for choice in choices if choice is not None)
+    return {**first, "otherwise": others} if others else first
+
+
+def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
+    if request.everything or request.admin or request.capacity or request.tolerations:
+        return None
+    if request.device_class not in (labels.DEVICE_CLASS, "gpu.nvidia.com"):
+        return None
+    made: dict[str, Any] = {"gpus": request.count}
+    if request.selectors:
+        made["selector"] = " && ".join(
+            source if len(request.selectors) == 1 else f"({source})" for source in request.selectors
+        )
+    # A block is inside one link domain as it is.
+    match = [
+        one.match
+        for one in claim.constraints
+        if one.concerns(request) and one.match != labels.LINK_DOMAIN_ATTRIBUTE
+    ]
+    if match:
+        made["matchAttribute"] = match
+    return made
+
+
+def _refusal(claims: Sequence[Claim], nodes: Sequence[str]) -> str:
+    have = f"in what is leased ({', '.join(nodes)})" if nodes else "and nothing is leased"
+    count = sum(min(r.count for r in choices) for c in claims for choices in c.requests)
+    return (
+        f"no devices as the claim wants them {have}, and it is no block the market sells: lease"
+        f" first, with a Bid for {count} GPUs (spec: {{gpus: {count}, maxPrice: …}}), or claim one"
+        f" request of class {labels.DEVICE_CLASS} with count 1, 2, 4 or 8"
+    )
+
+
+def releases(devices: Devices, pods: Sequence[Object]) -> Iterator[ReleaseClaim]:
+    """Claims whose pods are over, or gone."""
+    live = {
+        pod["metadata"]["uid"]
+        for pod in pods
+        if (pod.get("status") or {}).get("phase") not in _FINISHED
+    }
+    for claim in devices.claims:
+        status = claim.get("status") or {}
+        reserved = status.get("reservedFor") or []
+        kept = [one for one in reserved if one.get("resource") != "pods" or one["uid"] in live]
+        if kept == reserved:
+            continue
+        # A merge patch: what is None goes.
+        yield ReleaseClaim(
+            claim, {"reservedFor": kept} if kept else {"reservedFor": None, "allocation": None}
+        )
+
+
+def claim_name(pod: Object, reference: Object) -> str:
+    """The claim a pod means: by name, or the one made of the template for it."""
+    if reference.get("resourceClaimName"):
+        return str(reference["resourceClaimName"])
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    for one in statuses:
+        if one["name"] == reference["name"] and one.get("resourceClaimName"):
+            return str(one["resourceClaimName"])
+    metadata = pod["metadata"]
+    digest = hashlib.sha256(f"{metadata['uid']}/{reference['name']}".encode()).hexdigest()[:8]
+    return (
+        f"{metadata['name']}-{reference['name']}"[: _LONGEST_NAME - 9].rstrip("-.") + f"-{digest}"
+    )
+
+
+def _template(reference: Object) -> str:
+    return str(reference.get("resourceClaimTemplateName") or "")
+
+
+def _made(pod: Object, name: str, template: Object) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    given = template["spec"].get("metadata") or {}
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+        "controller": True,
+    }
+    return {
+        "apiVersion": RESOURCE_CLAIM.api_version,
+        "kind": RESOURCE_CLAIM.kind,
+        "metadata": {
+            **{key: given[key] for key in ("labels", "annotations") if given.get(key)},
+            "name": name,
+            "namespace": metadata["namespace"],
+            "ownerReferences": [owner],
+        },
+        "spec": template["spec"]["spec"],
+    }
+
+
+def _name(obj: Object) -> Name:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+def _allocation(claim: Object) -> Object | None:
+    return (claim.get("status") or {}).get("allocation")
+
+
+def _nodes_of(claim: Object) -> set[str]:
+    """A lease's node, its pool and its slice have one name."""
+    results = ((_allocation(claim) or {}).get("devices") or {}).get("results") or ()
+    return {result["pool"] for result in results}
+
+
+def _is_reserved(claim: Object, pod: Object) -> bool:
+    reserved = (claim.get("status") or {}).get("reservedFor") or ()
+    return any(one["uid"] == pod["metadata"]["uid"] for one in reserved)
+
+
+def _reserved(claim: Object, pod: Object) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    others = (claim.get("status") or {}).get("reservedFor") or []
+    consumer = {"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}
+    return {"reservedFor": [*others, consumer]}
+
+
+def devices_of(claims: Sequence[Object]) -> set[str]:
+    """The names of the devices that claims have."""
+    return {
+        result["device"]
+        for claim in claims
+        for result in ((_allocation(claim) or {}).get("devices") or {}).get("results") or ()
+    }
