@@ -2,12 +2,24 @@
 
 import asyncio
 import contextlib
+import gzip
 import random
+from pathlib import Path
 
 import apsw
 import pytest
 
-from bidplane.api.kinds import AGENT, BID, CONFIG_MAP, CRON_JOB, DEPLOYMENT, JOB, POD
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    CONFIG_MAP,
+    CRON_JOB,
+    DEPLOYMENT,
+    JOB,
+    POD,
+    SERVICE,
+    Kind,
+)
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import ApiError, NotFound
 from bidplane.plane import Planes
@@ -283,5 +295,32 @@ def test_asking_for_planes_that_are_not_there_leaves_nothing_behind(stories):
             with site.uses(f"nobody-{number}"):
                 pass
         assert not [name for name in site.planes._uses._last if name.startswith("nobody")]
+
+    stories(story)
+
+
+def test_a_snapshot_of_an_earlier_version_comes_back(stories):
+    """
+    `snapshot-of-schema-1.gz` was written before Services had addresses and pods a token volume.
+
+    It is never written anew: a schema that comes later brings a file of its own beside it.
+    """
+    old = gzip.decompress(Path(__file__).with_name("snapshot-of-schema-1.gz").read_bytes())
+    things = Kind("old.test", "v1", "Thing", "things")
+
+    async def story(site):
+        await site.life.restore("back", old, same=True)
+        assert site.planes.uid("back") == "old-uid"
+        back = site.planes.client("back")
+        assert (await back.get(CONFIG_MAP, "a", "default"))["data"] == {"k": "2"}
+        assert (await back.get(things, "t", "default"))["spec"] == {"size": 3}
+        # All of it can be written again, with what this version adds.
+        changed = {"metadata": {"labels": {"seen": "yes"}}}
+        for kind, name in ((POD, "p"), (SERVICE, "web"), (DEPLOYMENT, "web"), (things, "t")):
+            found = await back.patch(kind, name, changed, "default")
+            assert found["metadata"]["labels"]["seen"] == "yes"
+        assert (await back.get(SERVICE, "web", "default"))["spec"]["clusterIP"]
+        await asyncio.sleep(5)
+        assert len(await names(back, POD)) == 2, "its controllers are at work"
 
     stories(story)

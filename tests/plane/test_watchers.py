@@ -1,0 +1,139 @@
+"""
+Watchers that live through it: writes, compactions, a short history, crashes and reopenings.
+
+Each begins at some revision, and reads when it likes. Whatever happens, it has seen every later
+event once and in order; or it was told that what it missed is gone, and begins anew from a list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from bidplane.errors import Gone
+from bidplane.plane import feed as feeds
+from bidplane.plane import store as stores
+from bidplane.plane.feed import Key
+from bidplane.plane.journal import Journal
+from bidplane.plane.store import Store
+
+NAMES = ("a", "b", "c")
+Event = tuple[int, str, str]  # revision, type, name
+
+
+class Watcher:
+    """As a client: it remembers the last revision it saw, and what it takes the state to be."""
+
+    def __init__(self, store: Store, start: int, state: set[str]) -> None:
+        self.seen: list[Event] = []
+        self.at, self.state = start, state
+        self.lists = 0
+        self.connect(store)
+
+    def connect(self, store: Store) -> None:
+        self._feed = store.feed("things")
+        try:
+            self._position = self._feed.position(self.at)
+        except Gone:
+            self._list(store)
+
+    def _list(self, store: Store) -> None:
+        self.lists += 1
+        self.seen = []
+        self.at = store.revision
+        self.state = {item.key.name for item in store.items("things")}
+        self._position = self._feed.end
+
+    def read(self, store: Store) -> None:
+        changes = self._feed.read(self._position)
+        if changes is None:
+            self._list(store)
+            return
+        for change in changes:
+            name = change.item.key.name
+            assert change.revision > self.at, "again, or out of order"
+            self.at = change.revision
+            self.seen.append((change.revision, change.type, name))
+            # What a client keeps of it never contradicts itself.
+            assert (name in self.state) == (change.type != "ADDED")
+            (self.state.discard if change.type == "DELETED" else self.state.add)(name)
+        self._position += len(changes)
+
+
+step = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(NAMES)),
+    st.tuples(st.just("put"), st.sampled_from(NAMES)),
+    st.tuples(st.just("remove"), st.sampled_from(NAMES)),
+    st.tuples(st.just("watch"), st.integers(0, 30).map(str)),
+    st.tuples(st.just("read"), st.integers(0, 5).map(str)),
+    st.tuples(st.sampled_from(["reopen", "crash", "forget"]), st.just("")),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(steps=st.lists(step, max_size=60))
+@example(steps=[("put", "a"), ("watch", "0"), *[("put", "a")] * 12, ("crash", ""), ("read", "0")])
+def test_every_later_event_once_in_order(
+    steps: list[tuple[str, str]], tmp_path_factory: Any
+) -> None:
+    path: Path = tmp_path_factory.mktemp("watchers") / "plane.db"
+    short = [(feeds, "HISTORY_COUNT", 4), (stores, "COMPACT_EVERY", 7), (stores, "KEEP", 3)]
+    before = [(module, name, getattr(module, name)) for module, name, _ in short]
+    for module, name, value in short:
+        setattr(module, name, value)
+    try:
+        asyncio.run(_story(steps, path))
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+async def _story(steps: list[tuple[str, str]], path: Path) -> None:
+    store = Store(Journal(path, durable=False), None)
+    log: list[Event] = []
+    watchers: list[Watcher] = []
+
+    def state(at: int) -> set[str]:
+        there: set[str] = set()
+        for revision, type_, name in log:
+            if revision <= at:
+                (there.discard if type_ == "DELETED" else there.add)(name)
+        return there
+
+    for number, (what, text) in enumerate(steps):
+        key = Key("things", "default", text)
+        match what:
+            case "put":
+                new = text not in state(store.revision)
+                made = await store.put(key, {"metadata": {"name": text}, "value": number})
+                log.append((made.revision, "ADDED" if new else "MODIFIED", text))
+            case "remove" if (held := store.latest(key)) is not None:
+                gone = await store.remove(key, held.obj)
+                log.append((gone.revision, "DELETED", text))
+            case "watch":
+                start = min(int(text), store.revision)
+                watchers.append(Watcher(store, start, state(start)))
+            case "read" if watchers:
+                watchers[int(text) % len(watchers)].read(store)
+            case "forget":
+                store.forget_history()
+            case "reopen" | "crash":
+                if what == "reopen":
+                    await store.close("reopened")
+                else:
+                    store.abandon()
+                store = Store(Journal(path, durable=False), None)
+                for watcher in watchers:
+                    watcher.connect(store)
+    for watcher in watchers:
+        watcher.read(store)
+        assert watcher.state == state(store.revision)
+        if watcher.seen:
+            first = watcher.seen[0][0]
+            assert watcher.seen == [entry for entry in log if entry[0] >= first]
+        assert watcher.at == store.revision or not [e for e in log if e[0] > watcher.at]
+    await store.close("done")
