@@ -176,7 +176,7 @@ def test_devices_whose_last_holder_still_drains_are_waited_for():
 @pytest.mark.parametrize("phase", ["Waiting", "Refused"])
 def test_a_bid_that_has_not_won_explains_itself(phase):
     (operation,) = scheduling.plan(snapshot(pods=[pod()], bids=[bid_for(pod(), phase)]))
-    assert operation == Explain(pod(), phase, f"it is {phase}")
+    assert operation == Explain(pod(), phase, f"it is {phase}", bid_for(pod(), phase))
 
 
 def test_a_bid_without_a_round_says_so():

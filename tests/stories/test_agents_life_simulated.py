@@ -437,3 +437,29 @@ def test_a_suspended_agent_keeps_everything_and_spends_nothing(tmp_path: Path) -
         await stage.until("trainer", "train", "Succeeded")
 
     play(tmp_path, TWO, story)
+
+
+def test_pending_is_explained_to_programs_and_only_when_it_is_news(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.agent("rich", price="3.00")
+        await stage.agent("poor", price="0.50")
+        await stage.apply("rich", pod("train"))
+        await stage.until("rich", "train", "Running")
+        await stage.apply("poor", pod("train"))
+        await stage.until_reason("poor", "train", "Outbid")
+        await asyncio.sleep(1)
+        waits = await stage.pod("poor", "train")
+        said = msgspec.json.decode(waits["metadata"]["annotations"][labels.PENDING])
+        assert said["reason"] == "Outbid"
+        assert float(said["priceToWinNow"]) > 0.5
+        assert said["wallet"] == "100.00"
+        assert said["expectedWaitSeconds"] is None  # six times the price is beyond any age
+        assert said["remedies"][0]["action"] == "raiseMaxPrice"
+        await asyncio.sleep(30)
+        again = await stage.pod("poor", "train")
+        assert again["metadata"]["resourceVersion"] == waits["metadata"]["resourceVersion"]
+        await stage.world.client("rich").delete(POD, "train", "default")
+        runs = await stage.until("poor", "train", "Running")
+        assert labels.PENDING not in (runs["metadata"].get("annotations") or {})
+
+    play(tmp_path, TWO, story)

@@ -83,6 +83,7 @@ class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str
     pool: str = ""  # where it was routed
     price_to_win: str = ""  # credits per GPU-hour that would have won the last round
+    wallet: str = ""  # what the agent had free, to three digits: how far from winning it is
     round: int = 0
     lease: str = ""
     gpus_sold: int = 0  # the block's size, where the ask was rounded up to one

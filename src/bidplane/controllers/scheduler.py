@@ -10,6 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
+from bidplane.api import labels
 from bidplane.api.agent import DEFAULT_MAX_PRICE
 from bidplane.api.kinds import (
     BID,
@@ -21,7 +24,7 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
 )
-from bidplane.core import scheduling
+from bidplane.core import pending, scheduling
 from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.scheduling import (
     BindPod,
@@ -34,7 +37,7 @@ from bidplane.core.scheduling import (
 )
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
@@ -126,11 +129,14 @@ class SchedulerController:
                     await self._recorder.record(
                         client, pod, "Scheduled", f"bound to {node}, the lease it won"
                     )
+                    if labels.PENDING in (metadata.get("annotations") or {}):
+                        gone = {"metadata": {"annotations": {labels.PENDING: None}}}
+                        await client.patch(POD, metadata["name"], gone, metadata["namespace"])
                 case ReleaseLease(lease=lease):
                     metadata = lease["metadata"]
                     await client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
-                case Explain(pod=pod, reason=reason, message=message):
-                    await self._explain(client, pod, reason, message)
+                case Explain():
+                    await self._explain(client, operation)
                 case MakeClaim(pod=pod, name=name, claim=claim):
                     await self._make_claim(client, pod, name, claim)
                 case (
@@ -172,21 +178,35 @@ class SchedulerController:
             subresource="status",
         )
 
-    async def _explain(self, client: Client, pod: Object, reason: str, message: str) -> None:
+    async def _explain(self, client: Client, why: Explain) -> None:
+        """In words on the condition, and for programs in an annotation."""
+        pod, reason, message = why.pod, why.reason, why.message
         conditions = list((pod.get("status") or {}).get("conditions") or ())
         known = next((c for c in conditions if c["type"] == "PodScheduled"), None)
         if known and (known.get("reason"), known.get("message")) == (reason, message):
+            return
+        now = self._clock.now()
+        made = (why.bid or pod)["metadata"].get("creationTimestamp")
+        since = parse_rfc3339(made) if made else now
+        said = pending.explanation(reason, message, why.bid, now=now, since=since)
+        metadata = pod["metadata"]
+        before = _said_before(pod)
+        if known and known.get("reason") == reason and not pending.differs(said, before):
             return
         condition: dict[str, Any] = {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": (known or {}).get("lastTransitionTime")
-            or rfc3339(self._clock.now()),
+            "lastTransitionTime": (known or {}).get("lastTransitionTime") or rfc3339(now),
         }
         others = [c for c in conditions if c["type"] != "PodScheduled"]
-        metadata = pod["metadata"]
+        # What lasts for a round only is not worth more than a condition.
+        if reason != "Bidding":
+            note = {labels.PENDING: msgspec.json.encode(said).decode()}
+            changes = {"metadata": {"uid": metadata["uid"], "annotations": note}}
+            told = await client.patch(POD, metadata["name"], changes, metadata["namespace"])
+            metadata = told["metadata"]
         await client.patch(
             POD,
             metadata["name"],
@@ -200,3 +220,16 @@ class SchedulerController:
         # One Event a change of reason: a price that moves every round is not news.
         if reason not in ("Bidding", "Won") and (not known or known.get("reason") != reason):
             await self._recorder.record(client, pod, reason, message, type="Warning")
+
+
+def _said_before(pod: Object) -> Object | None:
+    """What the annotation says; None if there is none, or its owner wrote something else."""
+    text = (pod["metadata"].get("annotations") or {}).get(labels.PENDING)
+    if text is None:
+        return None
+    try:
+        said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        pending.differs(said, said)
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
+        return None
+    return said

@@ -19,6 +19,7 @@ from bidplane.api.bid import MOST_BLOCKS, MOST_GPUS, BidSpec
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
+from bidplane.core import annotations as annotations_of
 from bidplane.core import holds
 from bidplane.core.chain import fraction_share
 
@@ -131,6 +132,7 @@ def _pod_problems(pod: Object) -> Iterator[str]:
     price = annotations.get(labels.MAX_PRICE)
     if price is not None:
         yield from _bad_price(f"metadata.annotations[{labels.MAX_PRICE}]", price)
+    yield from annotations_of.problems(pod)
     try:
         ask_of(pod)
     except ValueError as error:

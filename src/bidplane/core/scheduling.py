@@ -66,6 +66,7 @@ class Explain(msgspec.Struct, frozen=True):
     pod: Object
     reason: str
     message: str
+    bid: Object | None = None  # what stands for it, if something does
 
 
 Operation = (
@@ -95,7 +96,8 @@ def plan(snapshot: Snapshot) -> list[Operation]:
 def _suspended(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
     """No bid of a pod stands, no lease is kept. Bids written by hand stay for later."""
     for bid in snapshot.bids:
-        by_pod = labels.POD_UID in (bid["metadata"].get("labels") or {})
+        marks = bid["metadata"].get("labels") or {}
+        by_pod = labels.POD_UID in marks or labels.GANG in marks
         if by_pod and not is_deleted(bid):
             yield DeleteBid(bid)
     for lease in snapshot.leases:
@@ -349,10 +351,10 @@ def _is_used(snapshot: Snapshot, lease: Object) -> bool:
 def _explain(pod: Object, bid: Object, lease: Object | None) -> Explain:
     status = bid.get("status") or {}
     if lease is not None and not lease.get("status", {}).get("ready", True):
-        return Explain(pod, "Won", "won; waiting for the GPUs' last holder to leave")
+        return Explain(pod, "Won", "won; waiting for the GPUs' last holder to leave", bid)
     if not status:
-        return Explain(pod, "Bidding", "the bid waits for its first round")
-    return Explain(pod, status["reason"], status["message"])
+        return Explain(pod, "Bidding", "the bid waits for its first round", bid)
+    return Explain(pod, status["reason"], status["message"], bid)
 
 
 def _bids_without_pod(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:

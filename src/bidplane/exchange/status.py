@@ -13,7 +13,7 @@ from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.records import Lease
+from bidplane.ledger.records import Lease, wallet_of
 
 # A bid that can never win as it is. The others stand, and may win when something changes.
 _REFUSALS = (
@@ -37,6 +37,7 @@ def bid_statuses(
     number: int,
 ) -> dict[str, BidStatus]:
     lost = {loss.ask: loss for loss in result.lost}
+    available = _available(commit, snapshot) if lost else {}
     statuses: dict[str, BidStatus] = {}
     for bid in snapshot.bids:
         lease = commit.lease_of_bid(bid.uid)
@@ -56,8 +57,20 @@ def bid_statuses(
             reason, message = refused[bid.uid]
             statuses[bid.uid] = BidStatus(phase=BidPhase.REFUSED, reason=reason, message=message)
         elif bid.uid in lost:
-            statuses[bid.uid] = _lost_status(lost[bid.uid], number)
+            free = available.get(bid.agent, "")
+            statuses[bid.uid] = _lost_status(lost[bid.uid], number, free)
     return statuses
+
+
+def _available(commit: Commit, snapshot: Snapshot) -> dict[str, str]:
+    """Rounded down to three digits: a wallet that pays by the second is not news each second."""
+    found = {}
+    for agent in snapshot.agents:
+        wallet = commit.account(wallet_of(agent.uid))
+        if wallet is not None:
+            unit = 10 ** max(0, len(str(max(0, wallet.available))) - 3)
+            found[agent.name] = format_credits(max(0, wallet.available) // unit * unit)
+    return found
 
 
 def _won_status(bid: BidView, lease: Lease) -> BidStatus:
@@ -89,13 +102,14 @@ def _asked(bid: BidView, lease: Lease) -> int:
     return max(asked, default=0) or lease.gpus
 
 
-def _lost_status(loss: Lost, number: int) -> BidStatus:
+def _lost_status(loss: Lost, number: int, wallet: str) -> BidStatus:
     return BidStatus(
         phase=BidPhase.REFUSED if loss.reason in _REFUSALS else BidPhase.WAITING,
         reason=loss.reason,
         message=explain(loss),
         pool=loss.lot,
         price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
+        wallet=wallet,
         round=number,
         gpus_sold=loss.gpus,
         share_sold=loss.share,
