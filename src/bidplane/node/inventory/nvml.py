@@ -1,0 +1,234 @@
+"""
+This machine's GPUs, from NVIDIA's driver.
+
+What NVML does not say (the PCIe root, on older drivers the NUMA node) is read from sysfs. A card
+that does not know a question is asked no further: its answer is left out, not guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import pynvml  # type: ignore[import-untyped]
+
+from bidplane.core.topology import Gpu, Machine
+from bidplane.errors import UserError
+from bidplane.kube.client import Object
+from bidplane.node.inventory.slices import slices_of
+
+T = TypeVar("T")
+SYSFS = Path("/sys/bus/pci/devices")
+
+_ARCHITECTURES = {
+    5: "Volta",
+    6: "Turing",
+    7: "Ampere",
+    8: "Ada Lovelace",
+    9: "Hopper",
+    10: "Blackwell",
+    13: "Rubin",
+}
+_NEAR = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_TO_GPU, _TO_SWITCH = 0, 2
+_LONGEST_PRODUCT = 64  # an attribute's text
+# Errors of the application, not of the card: it goes on to work for others.
+_HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+
+
+class Nvml(Protocol):
+    """The part of NVML that is used: `pynvml`, or a recording of it."""
+
+    NVMLError: type[Exception]
+    NVML_NVLINK_MAX_LINKS: int
+    nvmlEventTypeXidCriticalError: int  # noqa: N815
+
+    def nvmlInit(self) -> Any: ...  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetName(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetArchitecture(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetNumaNodeId(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlEventSetCreate(self) -> Any: ...  # noqa: N802
+    def nvmlDeviceRegisterEvents(self, handle: Any, types: int, set: Any) -> Any: ...  # noqa: N802
+    def nvmlEventSetWait_v2(self, set: Any, milliseconds: int) -> Any: ...  # noqa: N802
+
+
+class NvmlDevices:
+    """The inventory of this machine, under the name of its node; read anew at every look."""
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        nvml: Nvml | None = None,
+        sysfs: Path = SYSFS,
+        taint_degraded: bool = False,
+    ) -> None:
+        self._node = node
+        self._nvml: Nvml = nvml if nvml is not None else pynvml
+        self._sysfs = sysfs
+        self._taint_degraded = taint_degraded
+        self._xids: dict[str, int] = {}  # by UUID, for as long as this process lives
+        self._events: Any = None
+        try:
+            self._nvml.nvmlInit()
+        except self._nvml.NVMLError as error:
+            raise UserError(
+                f"this machine's GPUs cannot be read: {error}; declare them with --fleet"
+            ) from error
+
+    def slices(self) -> Sequence[Object]:
+        return slices_of(self.machine(), taint_degraded=self._taint_degraded)
+
+    def machine(self) -> Machine:
+        nvml = self._nvml
+        handles = [nvml.nvmlDeviceGetHandleByIndex(at) for at in range(nvml.nvmlDeviceGetCount())]
+        self._watch_xids(handles)
+        gpus = tuple(self._gpu(at, handle) for at, handle in enumerate(handles))
+        cuda = self._try(nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+        return Machine(
+            name=self._node,
+            gpus=gpus,
+            nvlinks=self._nvlinks(handles, gpus),
+            near=self._near(handles),
+            driver=_text(self._try(nvml.nvmlSystemGetDriverVersion) or ""),
+            cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
+        )
+
+    def _gpu(self, index: int, handle: Any) -> Gpu:
+        nvml = self._nvml
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        bus = _bus(self._try(nvml.nvmlDeviceGetPciInfo, handle))
+        compute = self._try(nvml.nvmlDeviceGetCudaComputeCapability, handle)
+        mode = self._try(nvml.nvmlDeviceGetMigMode, handle)  # (now, after a reset)
+        memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
+        return Gpu(
+            index=index,
+            uuid=uuid,
+            product=_text(self._try(nvml.nvmlDeviceGetName, handle) or "")[:_LONGEST_PRODUCT],
+            memory=int(memory.total) if memory is not None else 0,
+            architecture=_ARCHITECTURES.get(
+                self._try(nvml.nvmlDeviceGetArchitecture, handle) or 0, ""
+            ),
+            compute=".".join(map(str, compute)) if compute else "",
+            bus=bus,
+            root=self._root(bus),
+            numa=self._numa(handle, bus),
+            width=self._try(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle) or 0,
+            max_width=self._try(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle) or 0,
+            generation=self._try(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle) or 0,
+            max_generation=self._try(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
+            mig=mode is not None,
+            mig_on=bool(mode and mode[0]),
+            xid=self._xids.get(uuid, 0),
+        )
+
+    # Where it is plugged in.
+
+    def _root(self, bus: str) -> str:
+        """`/sys/bus/pci/devices/0000:3b:00.0` points into `/sys/devices/pci0000:3a/…`."""
+        try:
+            parts = (self._sysfs / bus).resolve(strict=True).parts if bus else ()
+        except OSError:
+            return ""
+        return next((part for part in parts if part.startswith("pci") and ":" in part), "")
+
+    def _numa(self, handle: Any, bus: str) -> int:
+        known = self._try(self._nvml.nvmlDeviceGetNumaNodeId, handle)
+        if known is not None:
+            return known
+        try:
+            return int((self._sysfs / bus / "numa_node").read_text())
+        except (OSError, ValueError):
+            return -1
+
+    # What it is joined to.
+
+    def _nvlinks(self, handles: Sequence[Any], gpus: Sequence[Gpu]) -> dict[tuple[int, int], int]:
+        """Links from card to card; and through switches, which join every card that has them."""
+        nvml = self._nvml
+        by_bus = {gpu.bus: gpu.index for gpu in gpus}
+        found: dict[tuple[int, int], int] = {}
+        to_switch = [0] * len(handles)
+        for at, handle in enumerate(handles):
+            for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+                if not self._try(nvml.nvmlDeviceGetNvLinkState, handle, link):
+                    continue
+                kind = self._try(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+                if kind == _TO_SWITCH:
+                    to_switch[at] += 1
+                    continue
+                remote = self._try(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+                peer = by_bus.get(_bus(remote))
+                if peer is not None and at < peer:
+                    found[at, peer] = found.get((at, peer), 0) + 1
+        for a, links in enumerate(to_switch):
+            for b in range(a + 1, len(to_switch)):
+                if links and to_switch[b]:
+                    found[a, b] = min(links, to_switch[b])
+        return found
+
+    def _near(self, handles: Sequence[Any]) -> dict[tuple[int, int], str]:
+        found = {}
+        for a, one in enumerate(handles):
+            for b in range(a + 1, len(handles)):
+                level = self._try(self._nvml.nvmlDeviceGetTopologyCommonAncestor, one, handles[b])
+                if level in _NEAR:
+                    found[a, b] = _NEAR[level]
+        return found
+
+    # Errors: NVML tells them as events, each once.
+
+    def _watch_xids(self, handles: Sequence[Any]) -> None:
+        nvml = self._nvml
+        if self._events is None:
+            self._events = self._try(nvml.nvmlEventSetCreate)
+            for handle in handles:
+                self._try(
+                    nvml.nvmlDeviceRegisterEvents,
+                    handle,
+                    nvml.nvmlEventTypeXidCriticalError,
+                    self._events,
+                )
+        while self._events is not None:
+            event = self._try(nvml.nvmlEventSetWait_v2, self._events, 0)
+            if event is None:
+                return  # a timeout is an error as well: nothing happened
+            xid = int(event.eventData)
+            if xid and xid not in _HARMLESS_XIDS:
+                self._xids[_text(nvml.nvmlDeviceGetUUID(event.device))] = xid
+
+    def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:
+        try:
+            return ask(*arguments)
+        except self._nvml.NVMLError:
+            return None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _bus(info: Any) -> str:
+    """`00000000:3B:00.0` as Linux and Kubernetes write it: `0000:3b:00.0`."""
+    if info is None:
+        return ""
+    domain, _, rest = _text(info.busId).lower().partition(":")
+    return f"{domain[-4:]}:{rest}"
