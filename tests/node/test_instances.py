@@ -23,10 +23,10 @@ class Card:
     NVML_GPU_INSTANCE_PROFILE_COUNT = 18
     NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 9
     NVML_COMPUTE_INSTANCE_PROFILE_3_SLICE = 2
-    c_nvmlGpuInstancePlacement_t = pynvml.c_nvmlGpuInstancePlacement_t
+    c_nvmlGpuInstancePlacement_t = pynvml.c_nvmlGpuInstancePlacement_t  # noqa: N815
     # Handles are pointers; here, numbers.
-    c_nvmlGpuInstance_t = pynvml.c_uint
-    c_nvmlComputeInstance_t = pynvml.c_uint
+    c_nvmlGpuInstance_t = pynvml.c_uint  # noqa: N815
+    c_nvmlComputeInstance_t = pynvml.c_uint  # noqa: N815
 
     def __init__(self, compute_fails=False):
         self.slots = {}
