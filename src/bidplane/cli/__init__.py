@@ -7,23 +7,6 @@ import sys
 from cyclopts import App
 
 from bidplane import __version__
-from bidplane.cli import (
-    agent,
-    bench,
-    demo,
-    fleet,
-    ledger,
-    market,
-    mcp,
-    node,
-    plane,
-    process,
-    run,
-    sim,
-    top,
-    up,
-    wallet,
-)
 from bidplane.errors import ApiError, UserError
 
 app = App(
@@ -43,21 +26,27 @@ app = App(
     """,
     help_format="plaintext",
 )
-app.command(up.up)
-app.command(demo.demo)
-app.command(agent.app)
-app.command(plane.app)
-app.command(wallet.app)
-app.command(market.app)
-app.command(fleet.app)
-app.command(top.top)
-app.command(run.run)
-app.command(mcp.mcp)
-app.command(ledger.app)
-app.command(node.node)
-app.command(sim.app)
-app.command(bench.bench)
-app.command(process.app)
+# By name: a command imports what it needs when it is asked for, and the rest never. The words
+# are what the list of commands shows; the command's own help goes on from there.
+COMMANDS = {
+    "up:up": "Start Bidplane here, in the foreground.",
+    "demo:demo": "Play the idea as a story, in about a minute.",
+    "agent:app": "Agents: who may bid, and how well each is funded.",
+    "plane:app": "Planes: a Kubernetes each, for whatever needs one.",
+    "wallet:app": "Wallets: balances, statements, funding, transfers.",
+    "market:app": "Prices and rounds.",
+    "fleet:app": "Nodes, their GPUs, and how these are linked.",
+    "top:top": "Every GPU: what it does, and who holds it.",
+    "run:run": "Lease GPUs, run a command on them, give them back.",
+    "mcp:mcp": "The market as tools for a model.",
+    "ledger:app": "The ledger: money and leases.",
+    "node:node": "Be a node: run the pods that are bound to it.",
+    "sim:app": "Play a workload under a policy, in virtual time.",
+    "bench:bench": "Measure, beside a peer in the same run.",
+}
+for _target, _words in COMMANDS.items():
+    app.command(f"{__name__}.{_target}", name=_target.partition(":")[0], help=_words)
+app.command(f"{__name__}.process:app", name="process", show=False)
 
 
 def main() -> None:
