@@ -37,6 +37,8 @@ from bidplane.core.workloads.plan import Create, Delete, Operation, Patch, Plan,
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
+# How often a pod's index had failed before; with a limit per index, the pods carry the count.
+FAILURES = "batch.kubernetes.io/job-index-failure-count"
 _FIRST_DELAY, _LONGEST_DELAY = 10.0, 600.0  # before a pod that failed is replaced
 _MOST_UNCOUNTED = 500
 _MOST_CREATED = 500
@@ -85,6 +87,8 @@ class _Look:
         self.conditions: list[Mapping[str, Any]] = list(self.status.get("conditions") or ())
         self.plan = Plan()
         self.indexed = self.spec.get("completionMode") == "Indexed"
+        self.per_index: int | None = self.spec.get("backoffLimitPerIndex")
+        self.failed_indexes = indexes.parse(self.status.get("failedIndexes") or "")
         self.active = [pod for pod in pods if is_active(pod)]
         self.terminating = [
             p for p in pods if is_going(p) and phase_of(p) not in ("Succeeded", "Failed")
@@ -152,6 +156,7 @@ class _Look:
             counts[end] += len(done)
             uncounted[end] = [uid for uid in uids if uid in held]
         completed = indexes.parse(self.status.get("completedIndexes") or "")
+        self._count_indexes()
         room = _MOST_UNCOUNTED - sum(map(len, uncounted.values()))
         for pod in self.pods:
             uid, end = meta(pod)["uid"], self._end_of(pod)
@@ -175,6 +180,7 @@ class _Look:
             for pod in self.pods
             if meta(pod)["uid"] in held
             and meta(pod)["uid"] in uncounted["succeeded"] + uncounted["failed"]
+            and not self._bears_count(pod)
         ]
         if self.indexed:
             self.status["completedIndexes"] = indexes.write(completed)
@@ -185,6 +191,35 @@ class _Look:
         self.status["uncountedTerminatedPods"] = {k: v for k, v in uncounted.items() if v}
         self.succeeded = counts["succeeded"] + len(uncounted["succeeded"])
         self.failed = counts["failed"] + len(uncounted["failed"])
+
+    def _count_indexes(self) -> None:
+        """An index fails for good by its own limit, or by a rule that says so."""
+        if self.per_index is None:
+            return
+        for pod in self.pods:
+            index = _index(pod)
+            if index is None or self._end_of(pod) != "failed":
+                continue
+            action = podfailures.verdict(self.job, pod)[0]
+            too_often = action != "Ignore" and _failures(pod) >= self.per_index
+            if action == "FailIndex" or too_often:
+                self.failed_indexes.add(index)
+        self.status["failedIndexes"] = indexes.write(self.failed_indexes)
+
+    def _bears_count(self, pod: Object) -> bool:
+        """
+        Whether a failed pod is all that knows how often its index has failed.
+
+        It stays until the pod after it carries the count on, whoever deletes it.
+        """
+        if self.per_index is None or self._ending() is not None:
+            return False
+        index = _index(pod)
+        if index is None or index in self.failed_indexes or phase_of(pod) == "Succeeded":
+            return False
+        return not any(
+            _index(other) == index and _failures(other) > _failures(pod) for other in self.pods
+        )
 
     def _end_of(self, pod: Object) -> str:
         phase = phase_of(pod)
@@ -218,6 +253,8 @@ class _Look:
             words = "Job has reached the specified backoff limit"
             self._set("FailureTarget", "BackoffLimitExceeded", words)
             return
+        if self.per_index is not None and self._indexes_exceed():
+            return
         started, deadline = self.status.get("startTime"), self.spec.get("activeDeadlineSeconds")
         if deadline is not None and started and not self.spec.get("suspend"):
             left = seconds(started) + deadline - self.now
@@ -226,6 +263,9 @@ class _Look:
                 self._set("FailureTarget", "DeadlineExceeded", words)
                 return
             self.plan.wait(left)
+        if (rule := self._policy_met()) is not None:
+            self._set("SuccessCriteriaMet", "SuccessPolicy", f"Matched rules at index {rule}")
+            return
         completions = self.spec.get("completions")
         if completions is None:
             done = self.succeeded > 0 and not self.active and not self.terminating
@@ -234,6 +274,28 @@ class _Look:
         if done:
             words = "Reached expected number of succeeded pods"
             self._set("SuccessCriteriaMet", "CompletionsReached", words)
+
+    def _indexes_exceed(self) -> bool:
+        most, failed = self.spec.get("maxFailedIndexes"), len(self.failed_indexes)
+        if most is not None and failed > most:
+            words = "Job has exceeded the specified maximal number of failed indexes"
+            self._set("FailureTarget", "MaxFailedIndexesExceeded", words)
+            return True
+        over = failed + len(self.completed - self.failed_indexes)
+        if failed and over >= (self.spec.get("completions") or 0):
+            self._set("FailureTarget", "FailedIndexes", "Job has failed indexes")
+            return True
+        return False
+
+    def _policy_met(self) -> int | None:
+        """The first rule of successPolicy that the completed indexes keep."""
+        for at, rule in enumerate((self.spec.get("successPolicy") or {}).get("rules") or ()):
+            wanted = rule.get("succeededIndexes")
+            chosen = self.completed if wanted is None else self.completed & indexes.parse(wanted)
+            count = rule.get("succeededCount")
+            if len(chosen) >= (len(indexes.parse(wanted or "")) if count is None else count):
+                return at
+        return None
 
     def _restarts_exceed(self, limit: int) -> bool:
         if (self.spec["template"].get("spec") or {}).get("restartPolicy") != "OnFailure":
@@ -295,18 +357,26 @@ class _Look:
         taken: set[int] = set()
         for pod in sorted(in_place, key=lambda p: meta(p)["name"]):
             index = _index(pod)
-            useless = index is None or index >= completions or index in taken | self.completed
+            over = taken | self.completed | self.failed_indexes
+            useless = index is None or index >= completions or index in over
             if useless or (len(taken) >= parallelism and pod in self.active):
                 if pod in self.active:
                     self._drop([pod])
             elif index is not None:
                 taken.add(index)
-        room = min(parallelism, completions - len(self.completed)) - len(taken)
-        free = (i for i in range(completions) if i not in taken and i not in self.completed)
-        if room > 0 and not self._backs_off(self.pods):
-            for _ in range(min(room, _MOST_CREATED)):
-                if (index := next(free, None)) is not None:
-                    self.plan.operations.append(self._pod(index))
+        over = self.completed | self.failed_indexes
+        room = min(parallelism, completions - len(over)) - len(taken)
+        free = (i for i in range(completions) if i not in taken and i not in over)
+        if self.per_index is not None:  # each index waits for its own failures
+            free = (i for i in free if not self._backs_off(self._of_index(i)))
+        elif room > 0 and self._backs_off(self.pods):
+            return
+        for _ in range(min(room, _MOST_CREATED)):
+            if (index := next(free, None)) is not None:
+                self.plan.operations.append(self._pod(index))
+
+    def _of_index(self, index: int) -> list[Object]:
+        return [pod for pod in self.pods if _index(pod) == index]
 
     def _backs_off(self, pods: Sequence[Object]) -> bool:
         """After each failure in a row the next pod waits twice as long."""
@@ -331,6 +401,13 @@ class _Look:
         metadata["generateName"] = f"{name}-{index}-"
         metadata["labels"] = {**metadata.get("labels", {}), INDEX: str(index)}
         metadata["annotations"] = {**metadata.get("annotations", {}), INDEX: str(index)}
+        if self.per_index is not None:
+            before = [
+                _failures(one) + (podfailures.verdict(self.job, one)[0] != "Ignore")
+                for one in self._of_index(index)
+                if self._end_of(one) == "failed"
+            ]
+            metadata["annotations"][FAILURES] = str(max(before, default=0))
         pod["spec"].setdefault("hostname", f"{name}-{index}")
         source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
         for group in ("initContainers", "containers"):
@@ -389,6 +466,11 @@ class _Look:
 def _index(pod: Object) -> int | None:
     text = annotations_of(pod).get(INDEX, "")
     return int(text) if text.isdecimal() else None
+
+
+def _failures(pod: Object) -> int:
+    text = annotations_of(pod).get(FAILURES, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _ended_at(pod: Object) -> float:
