@@ -16,8 +16,8 @@ from bidplane.wire import status
 QUOTAS = "resourcequotas"
 
 
-def check(plane: Plane, call: Call, new: Object) -> None:
-    """Raise 403 when `new` would be more than a quota of its namespace allows."""
+def check(plane: Plane, call: Call, new: Object, old: Object | None = None) -> None:
+    """Raise 403 when `new`, in place of `old`, would be more than a quota allows."""
     if not call.resource.namespaced or not plane.store.count(QUOTAS):
         return
     there: list[Object] | None = None
@@ -25,6 +25,6 @@ def check(plane: Plane, call: Call, new: Object) -> None:
         if there is None:
             storage = call.resource.storage
             there = [item.obj for item in plane.store.latest_items(storage, call.namespace)]
-        why = quotas.refusal(quota.obj, call.resource.coordinates, new, None, there)
+        why = quotas.refusal(quota.obj, call.resource.coordinates, new, old, there)
         if why:
             raise status.forbidden(call.about, why)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from bidplane.api.kinds import CONFIG_MAP, POD, REPLICA_SET, RESOURCE_QUOTA
+from bidplane.api.kinds import CONFIG_MAP, POD, REPLICA_SET, RESOURCE_QUOTA, SERVICE
 from bidplane.errors import ApiError
 
 from .conftest import template
@@ -76,5 +76,23 @@ def test_a_replica_set_says_what_refused_its_pods(stories):
         await site.status(REPLICA_SET, "web", replicas=1)
         await site.patch(RESOURCE_QUOTA, "q", {"spec": {"hard": {"pods": "3"}}})
         await site.status(REPLICA_SET, "web", replicas=3)
+
+    stories(story)
+
+
+def test_a_change_that_takes_too_much_is_refused(stories):
+    async def story(site):
+        ports = [{"name": "a", "port": 80}]
+        await site.create(RESOURCE_QUOTA, "q", {"hard": {"services.nodeports": "1"}})
+        await site.status(RESOURCE_QUOTA, "q", used={"services.nodeports": "0"})
+        await site.create(SERVICE, "s", {"type": "NodePort", "ports": ports})
+        await site.status(RESOURCE_QUOTA, "q", used={"services.nodeports": "1"})
+        more = {"spec": {"ports": [*ports, {"name": "b", "port": 81}]}}
+        with pytest.raises(ApiError, match="exceeded quota: q") as refused:
+            await site.patch(SERVICE, "s", more)
+        assert refused.value.code == 403
+        assert len((await site.get(SERVICE, "s"))["spec"]["ports"]) == 1
+        # What takes no more than it has is let through.
+        await site.patch(SERVICE, "s", {"spec": {"selector": {"a": "b"}}})
 
     stories(story)

@@ -152,3 +152,54 @@ def test_no_more_are_away_at_once_than_it_allows(stories):
         assert names(old) == ["db-0", "db-1"], "two went, the others wait for them"
 
     stories(story)
+
+
+CLAIM = {
+    "metadata": {"name": "data"},
+    "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+}
+
+
+async def claims_are(site, *wanted):
+    async def so():
+        return names(await site.all(VOLUME_CLAIM)) == list(wanted)
+
+    await site.until(so)
+
+
+def test_claims_go_with_what_they_were_made_for(stories):
+    async def story(site):
+        policy = {"whenScaled": "Delete", "whenDeleted": "Delete"}
+        await rolled_out(
+            site, volumeClaimTemplates=[CLAIM], persistentVolumeClaimRetentionPolicy=policy
+        )
+        await claims_are(site, "data-db-0", "data-db-1")
+
+        async def owned():
+            found = await site.get(VOLUME_CLAIM, "data-db-0")
+            return found["metadata"].get("ownerReferences")
+
+        (owner,) = await site.until(owned)
+        assert (owner["kind"], owner["name"], owner.get("controller")) == (
+            "StatefulSet",
+            "db",
+            True,
+        )
+        await site.patch(STATEFUL_SET, "db", {"spec": {"replicas": 1}})
+        await claims_are(site, "data-db-0")
+        await site.delete(STATEFUL_SET, "db")
+        await claims_are(site)
+
+    stories(story)
+
+
+def test_claims_stay_unless_it_is_said(stories):
+    async def story(site):
+        await rolled_out(site, volumeClaimTemplates=[CLAIM])
+        await site.patch(STATEFUL_SET, "db", {"spec": {"replicas": 0}})
+        await site.pods_are(0)
+        await site.delete(STATEFUL_SET, "db")
+        await site.steady()
+        await claims_are(site, "data-db-0", "data-db-1")
+
+    stories(story)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bidplane.api.kinds import CONTROLLER_REVISION, POD, STATEFUL_SET, VOLUME_CLAIM, Object
+from bidplane.api.kinds import CONTROLLER_REVISION, POD, STATEFUL_SET, VOLUME_CLAIM, Kind, Object
 from bidplane.core.workloads.common import (
     available_in,
     claim,
@@ -66,7 +66,7 @@ class _Look:
     ) -> None:
         self.set, self.spec, self.now = stateful_set, stateful_set["spec"], now
         self.pods = {_ordinal(pod): pod for pod in pods}
-        self.claims = {meta(c)["name"] for c in volume_claims}
+        self.claims = {meta(c)["name"]: c for c in volume_claims}
         self.plan = Plan()
         self.one_by_one = self.spec.get("podManagementPolicy") != "Parallel"
         self.start = (self.spec.get("ordinals") or {}).get("start", 0)
@@ -84,6 +84,7 @@ class _Look:
 
     def decide(self) -> None:
         if not is_going(self.set):
+            self._own_claims()
             self._arrange()
             self._forget_old()
         self._say()
@@ -124,6 +125,38 @@ class _Look:
         limit = self.spec.get("revisionHistoryLimit", 10)
         for revision in idle[: max(0, len(idle) - limit)]:
             self.plan.operations.append(Delete(CONTROLLER_REVISION, revision, self.set))
+
+    # Volume claims.
+
+    def _own_claims(self) -> None:
+        """
+        Whose end a claim shares is said by its owners, and the garbage collector does the rest.
+
+        Before a pod is condemned its claim is given to it, or to the set, or to nobody.
+        """
+        policy = self.spec.get("persistentVolumeClaimRetentionPolicy") or {}
+        for ordinal, pod in self.pods.items():
+            condemned = not self.start <= ordinal < self.end
+            owner: dict[str, Any] | None = None
+            if condemned and policy.get("whenScaled") == "Delete":
+                owner = _reference(POD, pod)
+            elif policy.get("whenDeleted") == "Delete":
+                owner = _reference(STATEFUL_SET, self.set)
+            for wanted in self.spec.get("volumeClaimTemplates") or ():
+                found = self.claims.get(f"{meta(wanted)['name']}-{meta(pod)['name']}")
+                if found is not None and not is_going(found):
+                    self._give(found, pod, owner)
+
+    def _give(self, found: Object, pod: Object, owner: dict[str, Any] | None) -> None:
+        ours = {meta(self.set)["uid"], meta(pod)["uid"]}
+        held = list(meta(found).get("ownerReferences") or ())
+        if {one["uid"] for one in held if one["uid"] in ours} == (
+            {owner["uid"]} if owner else set()
+        ):
+            return
+        left = [one for one in held if one["uid"] not in ours] + ([owner] if owner else [])
+        change = {"metadata": {"ownerReferences": left or None}}
+        self.plan.operations.append(Patch(VOLUME_CLAIM, found, change))
 
     # Pods.
 
@@ -256,6 +289,17 @@ class _Look:
             },
             zeros=("replicas", "availableReplicas", "collisionCount"),
         )
+
+
+def _reference(kind: Kind, obj: Object) -> dict[str, Any]:
+    """An owner that does not control: the claim's own controllers do."""
+    return {
+        "apiVersion": kind.api_version,
+        "kind": kind.kind,
+        "name": meta(obj)["name"],
+        "uid": meta(obj)["uid"],
+        "controller": kind is STATEFUL_SET,
+    }
 
 
 def _data(template: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bidplane.kube.client import Object
+from bidplane.plane import quota
 from bidplane.plane.call import Call
 from bidplane.plane.feed import Item
 from bidplane.plane.plane import Plane
@@ -49,6 +50,8 @@ async def change(
     new = prepare.shaped(call, make(call.shown(latest.obj)))
     _preconditions(call, new, latest)
     new = prepare.for_update(plane, call, new, latest.obj, owners() if owners else None)
+    if call.subresource in ("", "resize"):
+        quota.check(plane, call, new, latest.obj)
     if call.dry_run:
         return call.shown(new)
     if _same(new, latest.obj):
