@@ -144,10 +144,18 @@ class Bubblewrap:
         return resolved([*what.enter, *user, self._path, *_bwrap(what), "--", *what.argv])
 
     def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
-        words = ["nsenter", f"--target={state.inside or state.pid}", "--user", "--mount"]
-        words += ["--pid", "--ipc", "--uts", "--net", f"--wdns={what.cwd or '/'}"]
-        words += [f"--setuid={what.inner_uid}", f"--setgid={what.inner_gid}"]
-        return resolved([*words, "--", *argv])
+        target = f"--target={state.inside or state.pid}"
+        user = ["--user"]
+        words = ["nsenter", target]
+        rest = ["--mount", "--ipc", "--uts", "--net", f"--wdns={what.cwd or '/'}"]
+        rest += [f"--setuid={what.inner_uid}", f"--setgid={what.inner_gid}"]
+        if not what.tty:
+            return resolved([*words, "--pid", *user, *rest, "--", *argv])
+        # A shell wants a terminal whose session began inside: there, ours has no number. So
+        # first among its processes, then a session, then the rest.
+        first, then = ([], user) if os.geteuid() == 0 else (user, [])
+        words += ["--pid", *first, "setsid", "--ctty", "nsenter", target, *then]
+        return resolved([*words, *rest, "--", *argv])
 
     async def destroy(self, what: Confined, state: State) -> None:
         runs.kill(state)
@@ -163,7 +171,8 @@ class Bare:
         words = [*what.enter]
         if os.geteuid() == 0:
             words += ["nsenter", f"--target={state.pid}", "--mount", f"--wdns={what.cwd or '/'}"]
-        return resolved([*words, *(_as_user(what.uid) if what.uid is not None else ()), *argv])
+        words += _as_user(what.uid) if what.uid is not None else []
+        return resolved([*words, *(["setsid", "--ctty", "--wait"] if what.tty else ()), *argv])
 
     async def destroy(self, what: Confined, state: State) -> None:
         runs.kill(state)

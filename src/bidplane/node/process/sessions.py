@@ -58,7 +58,7 @@ class Executed:
                     stderr=inner,
                     env=dict(command.env),
                     cwd=command.cwd,
-                    preexec_fn=_own_terminal,
+                    start_new_session=True,
                 )
             finally:
                 os.close(inner)
@@ -130,11 +130,6 @@ class Executed:
             loop.remove_writer(self._terminal)
             os.close(self._terminal)
             self._terminal = -1
-
-
-def _own_terminal() -> None:
-    os.setsid()
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 async def _chunks(reader: asyncio.StreamReader | None) -> AsyncIterator[bytes]:
