@@ -11,7 +11,8 @@ import time
 from contextlib import suppress
 
 from bidplane.api.kinds import EVENT, NAMESPACE, NODE, POD, RESOURCE_CLAIM
-from bidplane.errors import AlreadyExists, NotFound
+from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.errors import NotFound
 from bidplane.kube.http import HttpClient
 from bidplane.node.agent import Identity
 from bidplane.node.fleet import NodeDeclaration
@@ -66,10 +67,8 @@ class PlaneApi:
         self._tasks = []
 
     async def open(self):
-        from bidplane.drivers.embedded import EmbeddedDriver
-        from bidplane.machinery.clock import SystemClock
-
-        clock, tokens = SystemClock(), Tokens(b"t" * 32)
+        clock, tokens = ShiftedClock(), Tokens(b"t" * 32)
+        self.clock = clock
         certificates = ensure(self._folder, hosts=["127.0.0.1"], now=clock.now())
         self._planes = Planes(
             self._folder / "planes",
@@ -88,7 +87,7 @@ class PlaneApi:
                 uid=uid,
                 user="test",
                 groups=(OWNERS,),
-                expires=int(clock.now()) + 3600,
+                expires=int(clock.now()) + 7200,
             )
         )
         controllers = Controllers(
@@ -342,6 +341,3 @@ def pids_with(marker):
                 if marker.encode() in words:
                     found.append(int(entry))
     return found
-
-
-__all__ = ["AlreadyExists", "Bare", "Box", "ClusterApi", "PlaneApi", "pids_with"]

@@ -529,3 +529,49 @@ def test_claimed_gpus_reach_the_process(box):
         assert known.items[0]["spec"]["pool"]["generation"] == 2
 
     box(story)
+
+
+def test_a_node_that_stops_its_heartbeat_is_told_to_be_so_and_loses_its_pods(box):
+    """On a plane: on a cluster the kube-controller-manager does it."""
+
+    async def story(box):
+        if "planes" not in box.api.url:
+            pytest.skip("the cluster's own controller does this")
+        stay = {"tolerations": [{"operator": "Exists"}]}
+        await box.create("stays", "sleep 600", pod=stay)
+        await box.create("leaves", "sleep 600", pod={"tolerations": []})
+        await box.until_ready("leaves")
+        await box.stop()
+        box.api.clock.advance(45)
+        await box.client.patch(NODE, box.name, {"metadata": {"labels": {"look": "now"}}})
+
+        async def unknown():
+            node = await box.client.get(NODE, box.name)
+            conditions = {c["type"]: c["status"] for c in node["status"]["conditions"]}
+            taints = {taint["key"] for taint in node["spec"].get("taints") or ()}
+            return conditions["Ready"] == "Unknown" and taints
+
+        assert await box.until(unknown) == {"node.kubernetes.io/unreachable"}
+        await box.until_ready("leaves", ready=False)
+        box.api.clock.advance(301)
+        await box.client.patch(NODE, box.name, {"metadata": {"labels": {"look": "again"}}})
+
+        async def leaving():
+            return (await box.get("leaves"))["metadata"].get("deletionTimestamp")
+
+        await box.until(leaving)
+        assert not (await box.get("stays"))["metadata"].get("deletionTimestamp")
+        # It comes back: what had to leave leaves, what may stay stays, and it is ready.
+        box.clock.advance(400)
+        await box.start()
+
+        async def back():
+            node = await box.client.get(NODE, box.name)
+            conditions = {c["type"]: c["status"] for c in node["status"]["conditions"]}
+            return conditions["Ready"] == "True" and not node["spec"].get("taints")
+
+        await box.until(back)
+        await box.until(lambda: len(box.node.runtime.pods()) == 1)
+        assert await box.phase("stays") == "Running"
+
+    box(story)

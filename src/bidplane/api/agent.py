@@ -32,6 +32,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     driver: Driver = Driver.EMBEDDED
     # Keeps everything and spends nothing: no bids, and what it leases is given back.
     suspended: bool = False
+    # Its pods may reach the machine they run on: hostPath, hostNetwork, privileged, …
+    trusted: bool = False
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

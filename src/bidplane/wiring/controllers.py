@@ -24,13 +24,15 @@ from bidplane.api.kinds import (
 from bidplane.controllers.agent import AgentController
 from bidplane.controllers.holds import HoldsController
 from bidplane.controllers.lease import LeaseController
+from bidplane.controllers.nodelife import KINDS as NODE_KINDS
+from bidplane.controllers.nodelife import NodeLifeController
 from bidplane.controllers.requeue import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
-from bidplane.kube.client import Client
+from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches, PlaneDriver, PlaneHandler
@@ -48,7 +50,7 @@ class Controllers:
     ) -> None:
         self._own_host = own_host
         self.started = asyncio.Event()  # the host is known: which planes have agents, too
-        kinds = dict.fromkeys((*HOST_KINDS, *(WORKLOAD_KINDS if own_host else ())))
+        kinds = dict.fromkeys((*HOST_KINDS, *((*WORKLOAD_KINDS, *NODE_KINDS) if own_host else ())))
         self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
         self._bare = PlaneCaches(driver, WORKLOAD_KINDS, clock=clock)  # planes of no agent
@@ -69,6 +71,9 @@ class Controllers:
             # Deployments, Jobs, … as in any Kubernetes.
             *Workloads(self._sites(), clock=clock).controllers,
         ]
+        if own_host:
+            # A node without a heartbeat is told to be so; its pods leave.
+            self.all.append(NodeLifeController(self._host, clock=clock).controller)
 
     def _sites(self) -> Sites:
         def get(name: str) -> PlaneCache | None:
@@ -87,7 +92,10 @@ class Controllers:
     # Planes of no agent, and planes that sleep; see `life`.
 
     def has_agent(self, name: str) -> bool:
-        return self._host[AGENT].get(None, name) is not None
+        return self.agent(name) is not None
+
+    def agent(self, name: str) -> Object | None:
+        return self._host[AGENT].get(None, name)
 
     def follow(self, name: str) -> None:
         self._bare.open(name)

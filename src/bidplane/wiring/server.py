@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from bidplane.api.crds import all_crds, for_agents
-from bidplane.api.kinds import DEVICE_CLASS, POOL, Kind
+from bidplane.api.kinds import DEVICE_CLASS, POD, POOL, Kind
 from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
-from bidplane.core import asks
+from bidplane.core import asks, hostreach
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import AlreadyExists
 from bidplane.kube.client import Client, Object
@@ -22,6 +23,7 @@ from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.fleet import Fleet, PoolDeclaration
 from bidplane.node.inventory.slices import DRIVER
 from bidplane.plane import Planes
+from bidplane.plane.call import Admit
 from bidplane.runtime import limits
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.credentials import HOST_PLANE
@@ -39,6 +41,22 @@ from bidplane.wiring.life import PlaneLife
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
     """What a plane refuses beyond Kubernetes' own rules: asks that cannot be read."""
     return asks.problems(kind, new)
+
+
+def admission(agent: Callable[[str], Object | None]) -> Admit:
+    """The same, and what an agent that is not trusted may not ask of the machines."""
+
+    def admit_all(
+        plane: str, operation: str, kind: Kind, new: Object, old: Object | None
+    ) -> list[str]:
+        found = admit(plane, operation, kind, new, old)
+        if kind == POD and plane != HOST_PLANE and old is None:
+            known = agent(plane)
+            if known is not None and not known["spec"].get("trusted"):
+                found += hostreach.problems(new)
+        return found
+
+    return admit_all
 
 
 def crds_for(plane: str) -> tuple[dict[str, Any], ...]:
@@ -108,7 +126,7 @@ async def run_server(
         clock=clock,
         tokens=tokens,
         crds=crds_for,
-        admit=admit,
+        admit=admission(lambda plane: controllers.agent(plane)),
         pod_streams=streams,
         ca=certificates.ca.read_text(),
         signer=signer,

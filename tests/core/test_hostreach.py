@@ -1,0 +1,36 @@
+"""What an untrusted agent's pod may not ask of the machine it runs on."""
+
+import pytest
+
+from bidplane.core import hostreach
+
+
+def pod(spec=None, **container):
+    return {"spec": {"containers": [{"name": "main", **container}], **(spec or {})}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        (pod({"hostNetwork": True}), "spec.hostNetwork"),
+        (pod({"hostPID": True}), "spec.hostPID"),
+        (pod({"volumes": [{"name": "v", "hostPath": {"path": "/etc"}}]}), "hostPath"),
+        (pod({"initContainers": [{"securityContext": {"privileged": True}}]}),
+         "spec.initContainers[0].securityContext.privileged"),
+        (pod(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "SYS_ADMIN"),
+        (pod(ports=[{"containerPort": 80, "hostPort": 80}]), "hostPort"),
+    ],
+)  # fmt: skip
+def test_reaching_out_is_refused_by_field_with_the_remedy(asked, field):
+    [problem] = hostreach.problems(asked)
+    assert field in problem
+    assert "spec.trusted" in problem
+
+
+def test_ordinary_pods_reach_nothing():
+    ordinary = pod(
+        {"volumes": [{"name": "v", "emptyDir": {}}]},
+        securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}},
+        ports=[{"containerPort": 80}],
+    )
+    assert hostreach.problems(ordinary) == []
