@@ -165,11 +165,16 @@ def _wholes(content: bytes) -> list[list[bytes]]:
     return [*found, parts] if parts else found
 
 
-async def attached(
+def attached(
     folder: Path, *, running: Callable[[], bool], clock: Clock
 ) -> AsyncIterator[tuple[str, bytes]]:
-    """From now on, by stream."""
-    tail = Tail.at_end(folder)
+    """From now on, by stream: from this call, not from when it is first read."""
+    return _attached(Tail.at_end(folder), running, clock)
+
+
+async def _attached(
+    tail: Tail, running: Callable[[], bool], clock: Clock
+) -> AsyncIterator[tuple[str, bytes]]:
     while True:
         still = running()
         lines = tail.more()
