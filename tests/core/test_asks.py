@@ -231,3 +231,36 @@ def test_a_pod_asks_for_a_part_in_the_ways_people_know(pod, gpus, share):
 def test_a_part_that_cannot_be_had_is_refused_with_what_to_do(pod, says):
     (said,) = asks.problems(kinds.POD, pod)
     assert says in said
+
+
+def annotated(**annotations):
+    named = {key.replace("_", "-"): value for key, value in annotations.items()}
+    return asks.ask_of(pod(container(), annotations=named))
+
+
+def test_memory_is_a_part_of_whatever_gpu_has_enough_of_it():
+    assert annotated(gpu_memory="12000").memory == 12000
+    found = [
+        (choice.get("share", ""), choice["selector"].partition('quantity("')[2].partition('"')[0])
+        for choice in asks.memory_choices(12000)
+    ]
+    assert found == [
+        ("1/8", "96000Mi"),
+        ("1/4", "48000Mi"),
+        ("1/2", "24000Mi"),
+        ("", "12000Mi"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({"gpu_memory": "2Gi"}, "not a number of MiB"),
+        ({"gpu_memory": "0"}, "not a number of MiB"),
+        ({"gpu_memory": "2000", "gpu_fraction": "0.5"}, "more than one way"),
+        ({"gpu_fraction": "0.5", "gpu_fraction_num_devices": "2"}, "use a pod for each"),
+    ],
+)
+def test_a_part_that_cannot_be_sold_is_refused_by_name(annotations, words):
+    with pytest.raises(ValueError, match=words):
+        annotated(**annotations)

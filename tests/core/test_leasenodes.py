@@ -121,3 +121,15 @@ def test_a_device_is_known_by_driver_and_pool_too():
 def test_a_device_the_host_no_longer_shows_keeps_its_name():
     slice_ = leasenodes.resource_slice(lease(), [], NODE)
     assert slice_["spec"]["devices"] == [{"name": "gpu-2"}, {"name": "gpu-3"}]
+
+
+def test_a_part_says_whether_it_is_isolated():
+    def node_of(share):
+        device = {"node": "n", "driver": "d", "pool": "n", "name": "gpu-0"}
+        lease = {
+            "metadata": {"name": "lease-1"},
+            "spec": {"node": "n", "devices": [{**device, **({"share": share} if share else {})}]},
+        }
+        return leasenodes.node(lease, None)["metadata"]["labels"].get("bidplane.dev/isolation")
+
+    assert (node_of("1/2"), node_of("1g.10gb"), node_of("")) == ("none", "mig", None)

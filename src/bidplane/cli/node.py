@@ -25,7 +25,7 @@ from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.node.agent import Identity
 from bidplane.node.auth import Gate, InstallationGate
-from bidplane.node.inventory import DeclaredDevices, Inventory, NoDevices
+from bidplane.node.inventory import DeclaredDevices, Inventory, this_machine
 from bidplane.node.process import addresses, images, mounts
 from bidplane.node.process.confine import Bare, Bubblewrap, Engine, Podman, find_bubblewrap
 from bidplane.node.process.limits import Cgroups
@@ -149,7 +149,7 @@ def _images(path: Path | None) -> images.Images:
 
 def _inventory(fleet: Path | None, name: str) -> Inventory:
     if fleet is None:
-        return NoDevices()
+        return this_machine(name)
     declared = fleets.load(fleet).nodes
     for one in declared:
         if one.name == name:

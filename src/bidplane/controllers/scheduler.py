@@ -129,6 +129,7 @@ class SchedulerController:
                     await self._recorder.record(
                         client, pod, "Scheduled", f"bound to {node}, the lease it won"
                     )
+                    await self._tell_of_isolation(client, pod, node)
                     if labels.PENDING in (metadata.get("annotations") or {}):
                         gone = {"metadata": {"annotations": {labels.PENDING: None}}}
                         await client.patch(POD, metadata["name"], gone, metadata["namespace"])
@@ -157,6 +158,18 @@ class SchedulerController:
                     )
         except (AlreadyExists, NotFound):
             return
+
+    async def _tell_of_isolation(self, client: Client, pod: Object, node: str) -> None:
+        """Whoever shares a GPU by turns is told so, before it is taken for more."""
+        found = await client.get(NODE, node)
+        if (found["metadata"].get("labels") or {}).get(labels.ISOLATION) == "none":
+            await self._recorder.record(
+                client,
+                pod,
+                "NoIsolation",
+                "its part of a GPU is shared by taking turns: neither memory nor compute is kept"
+                " from the others on it; MIG parts are isolated",
+            )
 
     async def _make_claim(
         self, client: Client, pod: Object, name: str, claim: dict[str, Any]

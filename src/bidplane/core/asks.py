@@ -21,7 +21,7 @@ from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
 from bidplane.core import annotations as annotations_of
 from bidplane.core import holds
-from bidplane.core.chain import fraction_share
+from bidplane.core.chain import FRACTIONS, fraction_share
 
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
@@ -32,6 +32,7 @@ class Ask(msgspec.Struct, frozen=True):
     max_price: str  # "" takes the agent's
     pool: str
     share: str = ""  # a part of one GPU: "1/2", or a MIG profile
+    memory: int = 0  # or so many MiB of one, whatever part that is of it
     gang: str = ""  # the pods of one gang are bid for, won and bound together
     gang_size: int = 1
     bid: str = ""  # a Bid written by hand, of which this pod uses what it won
@@ -40,18 +41,24 @@ class Ask(msgspec.Struct, frozen=True):
 def ask_of(pod: Object) -> Ask:
     """The ask of an admitted pod; raises ValueError for one that was not admitted."""
     annotations = pod["metadata"].get("annotations") or {}
-    gpus, share = _wanted(pod)
+    gpus, share, memory = _wanted(pod)
     gang = annotations.get(labels.GANG, "")
     if gang and not _NAME.fullmatch(gang):
         raise ValueError(
             f"metadata.annotations[{labels.GANG}]: {gang!r} is not a name: use up to 50 lower-case"
             " letters, digits and '-'"
         )
+    if gang and memory:
+        raise ValueError(
+            f"metadata.annotations[{labels.GPU_MEMORY}]: a gang is of equal parts: say"
+            f" {labels.GPU_FRACTION} instead"
+        )
     return Ask(
         gpus=gpus,
         max_price=annotations.get(labels.MAX_PRICE, ""),
         pool=annotations.get(labels.POOL, ""),
         share=share,
+        memory=memory,
         gang=gang,
         gang_size=_gang_size(annotations) if gang else 1,
         bid=annotations.get(labels.BID_NAME, ""),
@@ -69,8 +76,28 @@ def _gang_size(annotations: Object) -> int:
     return size
 
 
-def _wanted(pod: Object) -> tuple[int, str]:
-    """Whole GPUs; or one part of one, as KAI's annotation or the MIG resource says."""
+def memory_choices(mebibytes: int) -> list[dict[str, Any]]:
+    """
+    So much memory, as parts of a GPU: the smallest part of a large GPU will do as well as a
+    larger part of a small one, and a whole one of which it is more than half.
+    """
+    found = []
+    for leaf in (*reversed(FRACTIONS), None):
+        of = leaf.per_gpu if leaf else 1
+        memory = "device.capacity[device.driver].memory"
+        enough = f'{memory}.compareTo(quantity("{mebibytes * of}Mi")) >= 0'
+        found.append(
+            {
+                "gpus": 1,
+                "selector": f"has({memory}) && {enough}",
+                **({"share": leaf.name} if leaf else {}),
+            }
+        )
+    return found
+
+
+def _wanted(pod: Object) -> tuple[int, str, int]:
+    """Whole GPUs; or a part or some memory of one, as KAI's annotations or MIG's resource say."""
     annotations = pod["metadata"].get("annotations") or {}
     whole = _most(pod["spec"], labels.GPU_RESOURCE)
     parts = {
@@ -78,15 +105,28 @@ def _wanted(pod: Object) -> tuple[int, str]:
         for name in sorted(_resources(pod["spec"], labels.MIG_PREFIX))
         if (count := _most(pod["spec"], name))
     }
-    fraction = annotations.get(labels.GPU_FRACTION)
-    if sum((bool(whole), bool(parts), fraction is not None)) > 1 or len(parts) > 1:
+    fraction, memory = annotations.get(labels.GPU_FRACTION), annotations.get(labels.GPU_MEMORY)
+    ways = (bool(whole), bool(parts), fraction is not None, memory is not None)
+    if sum(ways) > 1 or len(parts) > 1:
         raise ValueError(
             "spec: the pod asks for GPUs in more than one way: a lease is whole GPUs, or one"
             " part of a GPU; use a pod for each"
         )
+    if annotations.get(labels.GPU_FRACTION_DEVICES, "1") != "1":
+        raise ValueError(
+            f"metadata.annotations[{labels.GPU_FRACTION_DEVICES}]: one part of one GPU is sold to a"
+            " pod: take it out, and use a pod for each, or whole GPUs"
+        )
+    if memory is not None:
+        if not _WHOLE.fullmatch(memory) or not int(memory):
+            raise ValueError(
+                f"metadata.annotations[{labels.GPU_MEMORY}]: {memory!r} is not a number of MiB,"
+                ' such as "2000"'
+            )
+        return 1, "", int(memory)
     if fraction is not None:
         try:
-            return 1, fraction_share(fraction)
+            return 1, fraction_share(fraction), 0
         except ValueError as error:
             raise ValueError(f"metadata.annotations[{labels.GPU_FRACTION}]: {error}") from None
     for profile, count in parts.items():
@@ -95,8 +135,8 @@ def _wanted(pod: Object) -> tuple[int, str]:
                 f"spec: the pod asks for {count} × {profile}; one part of a GPU is sold to a pod:"
                 " ask for a larger profile, or use a pod for each"
             )
-        return 1, profile
-    return whole, ""
+        return 1, profile, 0
+    return whole, "", 0
 
 
 def shape_problems(spec: BidSpec) -> Iterator[str]:

@@ -46,10 +46,17 @@ def node(lease: Object, host_node: Object | None) -> dict[str, Any]:
                 **{key: value for key, value in inherited.items() if key != labels.AGENT},
                 "kubernetes.io/hostname": name,
                 labels.LEASE: name,
+                **isolation(lease),
             },
         },
         "spec": {"providerID": f"bidplane://{lease['spec']['node']}/{name}"},
     }
+
+
+def isolation(lease: Object) -> dict[str, str]:
+    """A label that says what a part is: cut by the card (MIG), or shared by taking turns."""
+    share = lease["spec"]["devices"][0].get("share", "")
+    return {labels.ISOLATION: "none" if "/" in share else "mig"} if share else {}
 
 
 def resources(lease: Object) -> dict[str, str]:

@@ -23,7 +23,7 @@ from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import BID, Object
 from bidplane.api.lease import Phase
 from bidplane.core import claiming
-from bidplane.core.asks import Ask, ask_of
+from bidplane.core.asks import Ask, ask_of, memory_choices
 from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.translation import host_name
 
@@ -485,6 +485,10 @@ def _gang_bid(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
 
 
 def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
+    if ask.memory:
+        terms = _bid_spec(msgspec.structs.replace(ask, memory=0), max_price)
+        first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory))
+        return {**first, "otherwise": others}
     return {
         "gpus": ask.gpus,
         "maxPrice": ask.max_price or max_price,

@@ -130,7 +130,7 @@ def host_pod(agent: str, pod: Object, lease: Object, claim: str = "") -> dict[st
     for field in ("containers", "initContainers"):
         if spec.get(field):
             spec[field] = [_host_container(namespace, container) for container in spec[field]]
-    if labels.GPU_FRACTION in (pod["metadata"].get("annotations") or {}):
+    if {labels.GPU_FRACTION, labels.GPU_MEMORY} & set(pod["metadata"].get("annotations") or {}):
         # An annotation is the pod's, not a container's: as in KAI, the first one has the GPU.
         first, *others = spec["containers"]
         resources = {**first["resources"], "claims": [{"name": "gpus"}]}

@@ -24,7 +24,7 @@ from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, rfc3339, rfc3339_micro
 from bidplane.machinery.events import Recorder
 from bidplane.node.inventory import Inventory, uuids
-from bidplane.node.inventory.slices import DRIVER
+from bidplane.node.inventory.slices import DRIVER, degraded
 from bidplane.node.server import WEBSOCKETS
 
 _LEASE_NAMESPACE = "kube-node-lease"
@@ -254,6 +254,15 @@ class NodeAgent:
             _content(known[name]) == _content(one) for name, one in wanted.items()
         ):
             return
+        about = {"metadata": {"name": self._identity.name, "uid": self._uid}}
+        for words in degraded(wanted.values()):
+            await self._recorder.record(
+                self._client,
+                {"apiVersion": "v1", "kind": "Node", **about},
+                "LinkDegraded",
+                words,
+                type="Warning",
+            )
         newest = max((one["spec"]["pool"]["generation"] for one in known.values()), default=0)
         for name, one in wanted.items():
             pool = {**one["spec"]["pool"], "generation": newest + 1}

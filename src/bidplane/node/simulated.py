@@ -78,9 +78,9 @@ class SimulatedNodes:
         await self._client.patch(
             NODE, node.name, {"status": self._node_status(node)}, subresource="status"
         )
-        machine = fleets.machine_of(node)
-        await self._publish(slices_of(machine), {one["metadata"]["name"]: one for one in slices})
-        for words in degraded(machine):
+        published = slices_of(fleets.machine_of(node))
+        await self._publish(published, {one["metadata"]["name"]: one for one in slices})
+        for words in degraded(published):
             about = await self._client.get(NODE, node.name)
             await self._recorder.record(self._client, about, "LinkDegraded", words, type="Warning")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.fleet import NodeDeclaration, machine_of
 from bidplane.node.inventory.slices import slices_of
@@ -28,6 +29,16 @@ class DeclaredDevices:
 
     def slices(self) -> Sequence[Object]:
         return slices_of(machine_of(self._node))
+
+
+def this_machine(node: str) -> Inventory:
+    """The GPUs of this machine; none where NVIDIA's driver is not."""
+    from bidplane.node.inventory.nvml import NvmlDevices
+
+    try:
+        return NvmlDevices(node)
+    except UserError:
+        return NoDevices()
 
 
 def uuids(slices: Sequence[Object]) -> dict[tuple[str, str, str], str]:

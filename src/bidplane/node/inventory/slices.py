@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from bidplane.api import labels
+from bidplane.api.kinds import Object
 from bidplane.core import mig
 from bidplane.core.topology import Gpu, Machine, link_domains
 from bidplane.wire.quantity import canonical
@@ -62,14 +63,23 @@ def slices_of(machine: Machine, *, taint_degraded: bool = False) -> list[Json]:
     ]
 
 
-def degraded(machine: Machine) -> list[str]:
+def degraded(slices: Iterable[Object]) -> list[str]:
     """A sentence for each card whose link is trained below what it could be."""
-    return [
-        f"{gpu.name} ({gpu.product}, {gpu.bus}): its PCIe link is trained at x{gpu.width} of"
-        f" x{gpu.max_width}: reseat the card, or look for a slot that shares its lanes"
-        for gpu in machine.gpus
-        if gpu.is_degraded
-    ]
+    found = []
+    for slice_ in slices:
+        for device in slice_["spec"].get("devices") or ():
+            said = device.get("attributes") or {}
+            whole = said.get(labels.TYPE_ATTRIBUTE, {}).get("string") == "gpu"
+            if whole and said.get("bidplane.dev/degraded", {}).get("bool"):
+                now, could = (
+                    said[f"bidplane.dev/{name}"]["int"]
+                    for name in ("pcieLinkWidth", "pcieMaxLinkWidth")
+                )
+                found.append(
+                    f"{device['name']}: its PCIe link is trained at x{now} of x{could}: reseat the"
+                    " card, or look for a slot that shares its lanes"
+                )
+    return found
 
 
 def _gigabytes(gpu: Gpu) -> int:
