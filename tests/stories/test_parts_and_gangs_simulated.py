@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    EVENT,
+    GPU_LEASE,
+    NODE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+)
 from bidplane.api.pool import Divides, MigSlot
 from bidplane.errors import NotFound
 from bidplane.ledger import statement, verify
@@ -104,6 +113,26 @@ async def until_phase(world: World, wanted: str, *names: str, plane: str = "trai
 
 async def nothing_leased(world: World) -> bool:
     return not (await world.client().list(GPU_LEASE)).items
+
+
+def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
+    """As KAI reads it: 10,000 MiB are a quarter of 48 GiB; and it is told what a part is not."""
+
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        mark = {"bidplane.dev/pool": "l40"}
+        asks = pod("some", gpu_memory="10000")
+        asks["metadata"]["annotations"] |= mark
+        await plane.create(POD, asks, "default")
+        await until_phase(world, "Running", "some")
+        (node,) = (await plane.list(NODE)).items
+        assert node["status"]["capacity"][labels.EIGHTHS_RESOURCE] == "2"
+        assert node["metadata"]["labels"][labels.ISOLATION] == "none"
+        told = [event["reason"] for event in (await plane.list(EVENT)).items]
+        assert "NoIsolation" in told
+        await until_phase(world, "Succeeded", "some")
+
+    played(story)
 
 
 def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:

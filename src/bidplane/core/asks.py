@@ -78,21 +78,17 @@ def _gang_size(annotations: Object) -> int:
 
 def memory_choices(mebibytes: int) -> list[dict[str, Any]]:
     """
-    So much memory, as parts of a GPU: the smallest part of a large GPU will do as well as a
-    larger part of a small one, and a whole one of which it is more than half.
+    So much memory, as parts of a GPU: of each GPU the smallest part that has it, and all of one
+    of which it is more than half. A GPU fits one of the choices, so that none is bought too large.
     """
+    memory = "device.capacity[device.driver].memory"
     found = []
+    more = ""
     for leaf in (*reversed(FRACTIONS), None):
-        of = leaf.per_gpu if leaf else 1
-        memory = "device.capacity[device.driver].memory"
-        enough = f'{memory}.compareTo(quantity("{mebibytes * of}Mi")) >= 0'
-        found.append(
-            {
-                "gpus": 1,
-                "selector": f"has({memory}) && {enough}",
-                **({"share": leaf.name} if leaf else {}),
-            }
-        )
+        least = mebibytes * (leaf.per_gpu if leaf else 1)
+        selector = f'has({memory}) && {memory}.compareTo(quantity("{least}Mi")) >= 0{more}'
+        found.append({"gpus": 1, "selector": selector, **({"share": leaf.name} if leaf else {})})
+        more = f' && {memory}.compareTo(quantity("{least}Mi")) < 0'
     return found
 
 
