@@ -8,6 +8,10 @@ from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE
 from bidplane.core import requeue
 from bidplane.machinery.clock import rfc3339
+from bidplane.plane.call import Call, User
+from bidplane.plane.verbs.delete import DeleteOptions, delete
+
+from .conftest import AGENT_NAME
 
 
 def test_a_notice_taints_the_node_and_ends_the_pod_within_it(stories):
@@ -237,5 +241,24 @@ def test_devices_are_given_back_only_when_the_host_pod_has_left(stories):
         await site.remove_host_pod()
         await site.settle()
         assert (await site.lease())["metadata"].get("deletionTimestamp")
+
+    stories(story)
+
+
+def test_a_pod_its_agent_deletes_while_it_is_evicted_does_not_come_back(stories):
+    async def story(site):
+        await site.running(grace=600)
+        await site.notice(30)
+        assert await site.names(site.plane, POD_TEMPLATE) != [], "it would come back"
+        plane = site.planes.plane(AGENT_NAME)
+        # As kubectl does it: a second delete, which changes nothing about the first.
+        call = Call(
+            resource=plane.registry.of(POD), namespace="default", name="train", user=User("agent")
+        )
+        await delete(plane, call, DeleteOptions())
+        await leave(site)
+        assert await site.names(site.plane, POD) == []
+        assert await site.names(site.plane, POD_TEMPLATE) == []
+        assert await site.names(site.host, BID) == []
 
     stories(story)

@@ -33,7 +33,7 @@ class RequeueController:
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
         if event == "DELETED" or phase_of(pod) in _FINISHED:
             metadata = pod["metadata"]
-            self.controller.add((plane, metadata["namespace"], f"requeue-{metadata['uid']}"))
+            self.controller.add((plane, metadata["namespace"], requeue.kept_name(metadata["uid"])))
 
     async def reconcile(self, key: Key) -> float | None:
         plane_name, namespace, name = key

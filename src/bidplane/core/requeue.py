@@ -16,6 +16,11 @@ from bidplane.api import labels
 from bidplane.api.kinds import Object
 
 
+def kept_name(uid: str) -> str:
+    """Of the PodTemplate that holds the likeness of the pod with this uid."""
+    return f"requeue-{uid}"
+
+
 def is_bare(pod: Object) -> bool:
     owners = pod["metadata"].get("ownerReferences") or ()
     return not any(owner.get("controller") for owner in owners)
@@ -45,7 +50,7 @@ def template(pod: Object) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "PodTemplate",
         "metadata": {
-            "name": f"requeue-{metadata['uid']}",
+            "name": kept_name(metadata["uid"]),
             "namespace": metadata["namespace"],
             "labels": {labels.REQUEUE: "true"},
             "annotations": {labels.POD_NAME: metadata["name"], labels.POD_UID: metadata["uid"]},

@@ -10,10 +10,11 @@ from typing import Any
 
 import msgspec
 
+from bidplane.core import requeue
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import rfc3339
-from bidplane.plane.call import Call
-from bidplane.plane.feed import Item
+from bidplane.plane.call import SYSTEM, Call
+from bidplane.plane.feed import Item, Key
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.update import is_finished
 from bidplane.wire import status
@@ -66,6 +67,8 @@ async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item,
     if call.resource.storage == "namespaces":
         obj["status"] = {**(obj.get("status") or {}), "phase": "Terminating"}
     gone = is_finished(obj)
+    if call.resource.storage == "pods" and call.user is not SYSTEM and not call.dry_run:
+        await _let_go(plane, latest)
     if call.dry_run:
         return Item(latest.key, obj, latest.raw, latest.created, latest.revision), gone
     if gone:
@@ -74,6 +77,13 @@ async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item,
         await plane.store.settle(call.key)
         return latest, False  # already on its way
     return await plane.store.put(call.key, obj), False
+
+
+async def _let_go(plane: Plane, pod: Item) -> None:
+    """Whoever deletes a pod that we are evicting does not want it back."""
+    kept = plane.store.latest(Key("podtemplates", pod.key.namespace, requeue.kept_name(pod.uid)))
+    if kept is not None:
+        await plane.store.remove(kept.key, kept.obj)
 
 
 def _preconditions(call: Call, wanted: DeleteOptions, latest: Item) -> None:
