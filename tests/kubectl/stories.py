@@ -401,6 +401,8 @@ STORIES: dict[str, list[str]] = {
         "get service web",
         "events --for=deployment/web",
         "sorted: get events -o custom-columns=T:.type,R:.reason,K:.involvedObject.kind,M:.message",
+        "until: get endpoints web ~ 10.0.0.1",
+        "get endpoints web",
         "quiet: delete pods --all --grace-period=0 --force",
         "quiet: delete node placed",
     ],

@@ -1,6 +1,6 @@
 """The EndpointSlices of a Service are its pods."""
 
-from bidplane.api.kinds import ENDPOINT_SLICE, NODE, POD, SERVICE
+from bidplane.api.kinds import ENDPOINT_SLICE, ENDPOINTS, NODE, POD, SERVICE
 
 POD_SPEC = {
     "containers": [
@@ -70,5 +70,47 @@ def test_the_slices_go_with_the_service(stories):
             return not await site.all(ENDPOINT_SLICE)
 
         await site.until(gone)
+
+    stories(story)
+
+
+def test_the_old_kind_says_the_same(stories):
+    async def story(site):
+        node = f"node-{site.namespace}"
+        await site.client.create(NODE, {"metadata": {"name": node}})
+        await site.create(SERVICE, "web", SPEC, labels={"tier": "front"})
+        for name, ip in (("a", "10.0.0.7"), ("b", "10.0.0.8")):
+            pod = await site.create(
+                POD, name, {**POD_SPEC, "nodeName": node}, labels={"app": "web"}
+            )
+            await site.say(pod, phase="Running", podIP=ip, podIPs=[{"ip": ip}])
+            if name == "a":
+                await site.ready(pod, ip=ip)
+
+        async def both():
+            found = await site.get(ENDPOINTS, "web")
+            subsets = (found or {}).get("subsets") or ()
+            full = [s for s in subsets if s.get("addresses") and s.get("notReadyAddresses")]
+            return found if full else None
+
+        found = await site.until(both)
+        labels = {"tier": "front", "endpoints.kubernetes.io/managed-by": "endpoint-controller"}
+        assert found["metadata"]["labels"] == labels
+        (subset,) = found["subsets"]
+        assert subset["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
+        (ready,) = subset["addresses"]
+        assert (ready["ip"], ready["nodeName"], ready["targetRef"]["name"]) == (
+            "10.0.0.7",
+            node,
+            "a",
+        )
+        assert [one["ip"] for one in subset["notReadyAddresses"]] == ["10.0.0.8"]
+        await site.delete(SERVICE, "web")
+
+        async def gone():
+            return await site.get(ENDPOINTS, "web") is None
+
+        await site.until(gone)
+        await site.client.delete(NODE, node)
 
     stories(story)

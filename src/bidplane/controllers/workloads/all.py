@@ -12,6 +12,7 @@ from bidplane.api.kinds import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     ENDPOINT_SLICE,
+    ENDPOINTS,
     JOB,
     NODE,
     POD,
@@ -30,6 +31,7 @@ from bidplane.core.workloads import (
     budgets,
     cronjobs,
     deployments,
+    endpoints,
     endpointslices,
     jobs,
     quotas,
@@ -189,13 +191,28 @@ class EndpointSlices(Reconciler):
 
     async def look(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
+        nodes = {str(meta(node)["name"]) for node in cache[NODE].items()}
         plan = endpointslices.plan(
             obj,
             cache[POD].in_namespace(namespace),
             cache[ENDPOINT_SLICE].in_namespace(namespace),
-            {str(meta(node)["name"]) for node in cache[NODE].items()},
+            nodes,
         )
-        return await self.carrier.carry_out(cache.client, plan)
+        await self.carrier.carry_out(cache.client, plan)
+        # Read each time, not followed: nobody but us writes it, and few read it.
+        known = None
+        with suppress(NotFound):
+            known = await cache.client.get(ENDPOINTS, meta(obj)["name"], namespace)
+        pods = cache[POD].in_namespace(namespace)
+        if (done := endpoints.operation(obj, pods, nodes, known)) is not None:
+            return await self.carrier.carry_out(cache.client, Plan(operations=[done]))
+        return None
+
+    async def gone(self, cache: PlaneCache, namespace: str, name: str) -> None:
+        with suppress(NotFound):
+            known = await cache.client.get(ENDPOINTS, name, namespace)
+            if labels_of(known).get(endpoints.MANAGED_BY) == endpoints.OURS:
+                await cache.client.delete(ENDPOINTS, name, namespace, uid=meta(known)["uid"])
 
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
         cache = self.sites.get(plane)

@@ -46,16 +46,7 @@ def plan(
     selector = service["spec"].get("selector")
     if is_going(service) or not selector or service["spec"].get("type") == "ExternalName":
         return plan
-    early = service["spec"].get("publishNotReadyAddresses")
-    chosen = [
-        pod
-        for pod in pods
-        if selector.items() <= labels_of(pod).items()
-        and _has_address(pod)
-        # A pod on a node that is gone answers nobody.
-        and (early or pod["spec"].get("nodeName") in nodes)
-    ]
-    wanted = _wanted(service, chosen)
+    wanted = _wanted(service, answering(service, pods, nodes))
     free: dict[tuple[str, Ports], list[Object]] = defaultdict(list)
     for found in sorted(ours, key=lambda s: str(meta(s)["name"])):
         free[_key(found)].append(found)
@@ -81,6 +72,19 @@ def plan(
     return plan
 
 
+def answering(service: Object, pods: Sequence[Object], nodes: Collection[str]) -> list[Object]:
+    """The pods a Service with a selector speaks for."""
+    early, selector = service["spec"].get("publishNotReadyAddresses"), service["spec"]["selector"]
+    return [
+        pod
+        for pod in pods
+        if selector.items() <= labels_of(pod).items()
+        and _has_address(pod)
+        # A pod on a node that is gone answers nobody.
+        and (early or pod["spec"].get("nodeName") in nodes)
+    ]
+
+
 def _wanted(
     service: Object, pods: Iterable[Object]
 ) -> dict[tuple[str, Ports], list[dict[str, Any]]]:
@@ -88,17 +92,17 @@ def _wanted(
     families = service["spec"].get("ipFamilies") or ["IPv4"]
     found: dict[tuple[str, Ports], list[dict[str, Any]]] = defaultdict(list)
     for pod in sorted(pods, key=lambda p: str(meta(p)["name"])):
-        ports = _ports(service, pod)
+        listens = ports(service, pod)
         for family in families:
             address = next((a for a in _addresses(pod) if (":" in a) == (family == "IPv6")), None)
             if address is not None:
-                found[family, ports].append(_endpoint(service, pod, address))
+                found[family, listens].append(endpoint(service, pod, address))
     if not found:  # a Service nobody answers for has an empty slice, as upstream
         return {(family, ()): [] for family in families}
     return found
 
 
-def _ports(service: Object, pod: Object) -> Ports:
+def ports(service: Object, pod: Object) -> Ports:
     found = []
     for port in service["spec"].get("ports") or ():
         target = port.get("targetPort", port["port"])
@@ -127,10 +131,10 @@ def _named(pod: Object, name: str, port: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
+def endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
     serving, terminating = is_ready(pod), is_going(pod)
     ready = (serving and not terminating) or bool(service["spec"].get("publishNotReadyAddresses"))
-    endpoint: dict[str, Any] = {
+    found: dict[str, Any] = {
         "addresses": [address],
         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         "targetRef": {
@@ -141,11 +145,11 @@ def _endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
         },
     }
     if pod["spec"].get("nodeName"):
-        endpoint["nodeName"] = pod["spec"]["nodeName"]
+        found["nodeName"] = pod["spec"]["nodeName"]
     hostname, subdomain = pod["spec"].get("hostname"), pod["spec"].get("subdomain")
     if hostname and subdomain == meta(service)["name"]:
-        endpoint["hostname"] = hostname
-    return endpoint
+        found["hostname"] = hostname
+    return found
 
 
 def _has_address(pod: Object) -> bool:
