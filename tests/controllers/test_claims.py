@@ -23,7 +23,8 @@ def devices(count=1, device_class="gpu.nvidia.com", selectors=(), **more):
 
 
 async def fleet(site):
-    node = NodeDeclaration(name="h100-a", product="H100", gpus=8, nvlink=18)
+    # Published whole and in parts: what is leased is whole all the same.
+    node = NodeDeclaration(name="h100-a", product="H100", gpus=8, nvlink=18, mig=True)
     for slice_ in slices_of(machine_of(node)):
         await site.host.create(RESOURCE_SLICE, slice_)
 
@@ -56,7 +57,9 @@ def test_a_template_becomes_a_claim_a_bid_and_an_allocation(stories):
     async def story(site):
         await fleet(site)
         match = [{"matchAttribute": "bidplane.dev/linkDomain"}]
-        template = {"metadata": {"name": "two"}, "spec": {"spec": devices(2, constraints=match)}}
+        wide = 'device.attributes["bidplane.dev"].pcieLinkWidth == 16'
+        asked = devices(2, selectors=[wide], constraints=match)
+        template = {"metadata": {"name": "two"}, "spec": {"spec": asked}}
         await site.plane.create(RESOURCE_CLAIM_TEMPLATE, template, "default")
         await claim_pod(site, resourceClaimTemplateName="two")
         (bid,) = await site.all(site.host, BID)

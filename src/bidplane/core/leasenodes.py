@@ -19,6 +19,9 @@ from bidplane.api.lease import Phase
 _ROOM = {"cpu": "256", "memory": "2Ti", "pods": "110", "ephemeral-storage": "1Ti"}
 
 
+_OF_THE_HOST = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
+
+
 def mirror(lease: Object, namespace: str) -> dict[str, Any]:
     """The lease in the agent's plane, in the namespace of the bid that won it."""
     return {
@@ -153,9 +156,11 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
 
 def _shown(leased: Object, device: Object) -> dict[str, Any]:
     """The device as its holder sees it: of a part, named after it and no larger than it."""
+    # What it takes from the host's counters is taken, and where it is, is the lease's node.
+    device = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
     share, slots = leased.get("share", ""), list(leased.get("slots") or ())
     if not share:
-        return dict(device)
+        return device
     suffix = "-".join((re.sub(r"[^a-z0-9]+", "-", share), str(slots[0])))
     capacity = {
         name: {**value, "value": _eighths(value["value"], len(slots))}

@@ -224,7 +224,13 @@ def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
         for pod in snapshot.pods
         if not pod["spec"].get("resourceClaims") and phase_of(pod) not in _FINISHED
     }
-    there = {node["metadata"]["name"] for node in snapshot.nodes if not node["spec"].get("taints")}
+    # A node's devices are shown a moment after it.
+    shown = {one["spec"].get("nodeName") for one in snapshot.devices.slices}
+    there = {
+        name
+        for node in snapshot.nodes
+        if (name := node["metadata"]["name"]) in shown and not node["spec"].get("taints")
+    }
     return sorted(
         name
         for lease in snapshot.leases
