@@ -13,14 +13,17 @@ import re
 import select
 import signal
 import struct
-import subprocess
+import tempfile
 import termios
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from bidplane.testing.cluster import free_port
 
 from .conftest import Kubectl
 
@@ -93,11 +96,20 @@ class Terminal:
 
 
 class Streams:
-    """The tests; a subclass gives `kubectl`."""
+    """The tests; a subclass gives `kubectl_here`, and says how a container is started again."""
+
+    restart_policy = "Never"
 
     @pytest.fixture
     def kubectl_here(self) -> Kubectl:
         raise NotImplementedError
+
+    @pytest.fixture
+    def shared(self) -> Iterator[Path]:
+        """A folder that is the same for us and for what runs in a pod, whoever that runs as."""
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder).chmod(0o777)
+            yield Path(folder)
 
     @pytest.fixture
     def talks(self, kubectl_here: Kubectl) -> str:
@@ -124,24 +136,30 @@ class Streams:
         done = kubectl_here.run("logs", talks, "-c", "other", check=False)
         assert b"container other is not valid for pod talks" in done.stderr
 
-    def test_logs_are_followed_until_the_end(self, kubectl_here: Kubectl) -> None:
-        # By its name alone a file is the sign: the pod runs on this machine.
-        sign = Path(str(kubectl_here.env["HOME"])) / "go"
-        wait = f"echo first; until [ -e {sign} ]; do sleep 0.05; done; echo last"
-        name = run_pod(kubectl_here, f"follow-{os.getpid()}-{time.time_ns()}", wait)
+    def test_logs_are_followed_until_the_end(self, kubectl_here: Kubectl, shared: Path) -> None:
+        wait = f"echo first; until [ -e {shared}/go ]; do sleep 0.05; done; echo last"
+        name = f"follow-{time.time_ns()}"
+        body = json.loads(pod(name, wait))
+        body["spec"]["restartPolicy"] = self.restart_policy
+        kubectl_here("create", "-f", "-", input=json.dumps(body).encode())
+        kubectl_here("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Running")
         following = kubectl_here.start("logs", "-f", name)
         assert following.stdout is not None
         assert following.stdout.readline() == b"first\n"
-        sign.touch()
+        (shared / "go").touch()
         assert following.stdout.readline() == b"last\n"
         assert following.wait(PATIENCE) == 0
-        kubectl_here("annotate", "pod", name, "restart=now")
+        self.restart(kubectl_here, name)
         until(
             lambda: (
                 kubectl_here.run("logs", "--previous", name, check=False).stdout == b"first\nlast\n"
             ),
             "the log of the one before",
         )
+
+    def restart(self, kubectl: Kubectl, name: str) -> None:
+        """The small runtime of these tests does it when it is told to."""
+        kubectl("annotate", "pod", name, "restart=now")
 
     # Exec.
 
@@ -183,9 +201,9 @@ class Streams:
         assert terminal.close() == 7
 
     def test_who_leaves_takes_the_command_along(
-        self, kubectl_here: Kubectl, talks: str, tmp_path: Path
+        self, kubectl_here: Kubectl, talks: str, shared: Path
     ) -> None:
-        pid_file = tmp_path / "pid"
+        pid_file = shared / "pid"
         script = f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; exec sleep 1000"
         running = kubectl_here.start("exec", talks, "--", "sh", "-c", script)
         until(pid_file.exists, "the command's number")
@@ -228,8 +246,10 @@ class Streams:
         again.kill()
         again.wait()
 
-    def test_cp_both_ways(self, kubectl_here: Kubectl, talks: str, tmp_path: Path) -> None:
-        there, back = tmp_path / "there", tmp_path / "back"
+    def test_cp_both_ways(
+        self, kubectl_here: Kubectl, talks: str, shared: Path, tmp_path: Path
+    ) -> None:
+        there, back = shared / "there", tmp_path / "back"
         source = tmp_path / "source"
         source.write_bytes(os.urandom(1 << 20))
         kubectl_here("cp", str(source), f"{talks}:{there}")
@@ -237,21 +257,15 @@ class Streams:
         kubectl_here("cp", f"{talks}:{there}", str(back))
         assert back.read_bytes() == source.read_bytes()
 
-    def test_port_forward(self, kubectl_here: Kubectl, talks: str, tmp_path: Path) -> None:
-        (tmp_path / "large").write_bytes(os.urandom(3 << 20))
-        web = subprocess.Popen(
-            ["python3", "-u", "-m", "http.server", "0", "--bind", "127.0.0.1"],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert web.stdout is not None
-        port = re.search(rb"port (\d+)", web.stdout.readline())
-        assert port is not None
+    def test_port_forward(self, kubectl_here: Kubectl, shared: Path) -> None:
+        (shared / "large").write_bytes(os.urandom(3 << 20))
+        (shared / "large").chmod(0o644)
+        port = free_port()
+        script = f"cd {shared} && exec python3 -u -m http.server {port}"
+        name = run_pod(kubectl_here, f"web-{time.time_ns()}", script)
+        until(lambda: "Serving" in kubectl_here("logs", name), "a server")
         closed = 1  # nothing listens there
-        forward = kubectl_here.start(
-            "port-forward", f"pod/{talks}", f":{port[1].decode()}", f":{closed}"
-        )
+        forward = kubectl_here.start("port-forward", f"pod/{name}", f":{port}", f":{closed}")
         try:
             assert forward.stdout is not None
             local = [
@@ -260,15 +274,14 @@ class Streams:
             ]
             for _ in range(3):  # one connection each
                 with urllib.request.urlopen(f"http://127.0.0.1:{local[0]}/large") as answer:
-                    assert answer.read() == (tmp_path / "large").read_bytes()
+                    assert answer.read() == (shared / "large").read_bytes()
             with pytest.raises(OSError):  # noqa: PT011 refused, reset or cut short
                 urllib.request.urlopen(f"http://127.0.0.1:{local[1]}/")
             assert forward.stderr is not None
             until_line(forward.stderr, b"rror forwarding port")
         finally:
-            for process in (forward, web):
-                process.kill()
-                process.wait()
+            forward.kill()
+            forward.wait()
 
 
 def _forwarding(stream: Any) -> bytes:
