@@ -339,3 +339,12 @@ def test_nothing_of_the_gpu_resource_is_left(spec):
         for c in copy["spec"].get(part) or ()
     ]
     assert any(asked) == ([{"name": "gpus"}] in claims)
+
+
+def test_a_pods_way_to_its_own_api_is_named_for_who_runs_it_only():
+    sources = [{"configMap": {"name": "kube-root-ca.crt"}}]
+    volume = {"name": "kube-api-access-x7k2p", "projected": {"sources": sources}}
+    found = {"spec": {"containers": [], "volumes": [volume]}}
+    assert translation.references(found) == []
+    (only,) = translation.references(found, access=True)
+    assert (only.kind.kind, only.name) == ("ConfigMap", "kube-root-ca.crt")

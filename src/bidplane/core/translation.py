@@ -220,16 +220,21 @@ class Reference(msgspec.Struct, frozen=True):
     required: bool = True  # the pod cannot start without it
 
 
-def references(pod: Object) -> list[Reference]:
-    """What a pod names, each once, in the order they appear."""
+def references(pod: Object, *, access: bool = False) -> list[Reference]:
+    """
+    What a pod names, each once, in the order they appear.
+
+    With `access` also what its way to its own API is made of: for whoever runs it, not for
+    whoever carries it to another.
+    """
     found: dict[tuple[Kind, str], bool] = {}
-    for one in _references(pod["spec"]):
+    for one in _references(pod["spec"], access):
         if one.name:
             found[one.kind, one.name] = found.get((one.kind, one.name), False) or one.required
     return [Reference(kind, name, required) for (kind, name), required in found.items()]
 
 
-def _references(spec: Object) -> Iterator[Reference]:
+def _references(spec: Object, access: bool) -> Iterator[Reference]:
     for field in ("initContainers", "containers"):
         for container in spec.get(field) or ():
             for source in container.get("envFrom") or ():
@@ -238,7 +243,7 @@ def _references(spec: Object) -> Iterator[Reference]:
                 yield from _named(
                     variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef"
                 )
-    for volume in (one for one in spec.get("volumes") or () if not _is_access(one)):
+    for volume in (one for one in spec.get("volumes") or () if access or not _is_access(one)):
         yield from _named(volume, "configMap", "secret")
         for source in (volume.get("projected") or {}).get("sources") or ():
             yield from _named(source, "configMap", "secret")

@@ -62,7 +62,7 @@ class Supplies:
     async def sources(self, pod: Object) -> Sources:
         maps: dict[str, Object | None] = {}
         secrets: dict[str, Object | None] = {}
-        for one in references(pod):
+        for one in references(pod, access=True):
             found = maps if one.kind == CONFIG_MAP else secrets
             try:
                 obj = await self._client.get(one.kind, one.name, pod["metadata"]["namespace"])
