@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 import msgspec
+import structlog
 
 from bidplane.errors import ApiError
 from bidplane.node.api import ExecSession
@@ -22,6 +23,7 @@ from bidplane.node.streams.pipes import Inbox, Outlet, Pipe
 from bidplane.node.streams.spdy import SpdyConnection, Stream
 from bidplane.wire.remotecommand import V5, Channel, Sizes, Wanted, result
 
+_log = structlog.get_logger()
 Start = Callable[[], Awaitable[ExecSession]]
 _STREAM_SECONDS = 30.0  # until a SPDY client has opened what it asked for
 _QUIET_SECONDS = 1.0
@@ -124,6 +126,9 @@ async def _serve(connection: Connection, ends: Ends, protocol: str, start: Start
         session = await start()
     except ApiError as error:
         outcome = error
+    except Exception as error:  # whoever typed must hear of it, not only the log
+        _log.exception("cannot start a command")
+        outcome = ApiError(f"Internal error occurred: {error}")
     else:
         try:
             outcome = await _join(connection, ends, session)
