@@ -117,7 +117,7 @@ def restore(
         raise UserError(f"cannot read {file}: {error.strerror}") from error
     params = {"same": "true"} if same else {}
     ask(data, "PUT", f"{_BASE}/{name}", dict[str, Any], content=content, params=params)
-    console.print(f"plane {name} is as {file} was; `bidplane plane kubeconfig {name}` opens it")
+    console.print(f"plane {name} is as {file} was\nopen it with: bidplane plane kubeconfig {name}")
 
 
 @app.command
@@ -128,7 +128,7 @@ def fork(name: str, new: str, /, *, data: Data = None) -> None:
     The copy belongs to no agent: its pods bid for nothing.
     """
     ask(data, "POST", f"{_BASE}/{name}/fork", dict[str, Any], params={"to": new})
-    console.print(f"plane {new} is a copy of {name}")
+    console.print(f"plane {new} is a copy of {name}\nopen it with: bidplane plane kubeconfig {new}")
 
 
 @app.command
