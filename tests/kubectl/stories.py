@@ -367,6 +367,13 @@ STORIES: dict[str, list[str]] = {
         "rollout undo deployment/web",
         "until: get deployment web -o jsonpath={..image} ~ web:1",
         "rollout undo deployment/web --to-revision=9",
+        "set env deployment/web A=b",
+        "set resources deployment/web --limits=cpu=100m,memory=64Mi",
+        "set serviceaccount deployment/web robot",
+        "get deployment web -o jsonpath={.spec.template.spec}",
+        'patch deployment web -p {"spec":{"strategy":{"type":"Recreate"}}}',
+        'patch deployment web -p {"spec":{"selector":{"matchLabels":{"a":"b"}}}}',
+        'patch deployment web -p {"metadata":{"finalizers":["bad"]}}',
         "rollout pause deployment/web",
         "rollout pause deployment/web",
         "rollout resume deployment/web",
@@ -604,6 +611,10 @@ DEFINITIONS: list[str] = [
 
 # Where the difference is known, and why; each is a debt.
 DIFFERENT: dict[str, str] = {
+    'patch box b --type=merge -p {"spec":{"size":"x"}}': "upstream asks the scale subresource too",
+    "get --raw /api/v1/namespaces/NS/configmaps/nope": "kubectl before 1.33 forgets the path of the"
+    " server with --raw: /planes/NAME",
+    "get --raw /nope": "as the line above",
     'patch configmap one -p {"data":{"x":1}}': "upstream shows the patch as Go prints a map",
     'patch pod quick -p {"spec":{"nodeName":"n"}}': "upstream adds a diff of its Go structs",
     "describe pvc data-db-0": "no controller looks for volumes: no event says that there is none",

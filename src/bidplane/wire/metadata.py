@@ -12,6 +12,7 @@ ANNOTATIONS_LIMIT = 256 * 1024  # bytes, all together
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp")
 # Set by the server; what a client sends is replaced by what is there.
 _SERVERS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 GENERATED_LENGTH = 5
 GENERATED_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # no vowels: no words
 _BASE_LENGTH = 63 - GENERATED_LENGTH
@@ -23,8 +24,10 @@ def generated_name(base: str, suffix: str) -> str:
     return base[:_BASE_LENGTH] + suffix
 
 
-def problems(obj: Mapping[str, Any], *, namespaced: bool, name_rule: NameRule) -> list[Cause]:
-    """What is wrong with an object's metadata."""
+def problems(
+    obj: Mapping[str, Any], *, namespaced: bool, name_rule: NameRule, custom: bool = False
+) -> list[Cause]:
+    """What is wrong with an object's metadata; built-in kinds are stricter with finalizers."""
     meta, found = obj["metadata"], []
     name = meta.get("name", "")
     if not name:
@@ -51,6 +54,10 @@ def problems(obj: Mapping[str, Any], *, namespaced: bool, name_rule: NameRule) -
             Cause(f'Invalid value: "{finalizer}": {words}', f"metadata.finalizers[{at}]")
             for words in names.qualified_problems(finalizer)
         ]
+        if not custom and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+            words = "name is neither a standard finalizer name nor is it fully qualified"
+            said = f'Invalid value: "{finalizer}": {words}'
+            found.append(Cause(said, f"metadata.finalizers[{at}]"))
     return found + _owners(meta.get("ownerReferences") or ())
 
 

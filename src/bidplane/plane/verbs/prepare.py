@@ -243,7 +243,11 @@ def _by_rules(call: Call, shown: Object, old: Object | None) -> list[Cause]:
 
 def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | None) -> None:
     resource, rules = call.resource, kinds.rules(call.resource.storage)
-    found = metadata.problems(new, namespaced=resource.namespaced, name_rule=rules.name)
+    # Definitions are checked as custom objects are: their own finalizer has no path.
+    lenient = resource.custom or resource.storage == CRDS
+    found = metadata.problems(
+        new, namespaced=resource.namespaced, name_rule=rules.name, custom=lenient
+    )
     shown = call.shown(new)
     found += validate.problems(shown, resources.shape(resource))
     if not found:

@@ -38,6 +38,8 @@ def default_spec(spec: dict[str, Any]) -> None:
     spec.setdefault("dnsPolicy", "ClusterFirst")
     spec.setdefault("securityContext", {})
     spec.setdefault("schedulerName", "default-scheduler")
+    if account := spec.get("serviceAccountName") or spec.get("serviceAccount"):
+        spec["serviceAccountName"] = spec["serviceAccount"] = account  # the older name of it
     for _, container in containers(spec):
         _default_container(container)
     for volume in spec.get("volumes") or ():
@@ -47,11 +49,9 @@ def default_spec(spec: dict[str, Any]) -> None:
 def _default_container(container: dict[str, Any]) -> None:
     container.setdefault("terminationMessagePath", "/dev/termination-log")
     container.setdefault("terminationMessagePolicy", "File")
-    resources = container.setdefault("resources", {})
+    container.setdefault("resources", {})
     if "imagePullPolicy" not in container:
         container["imagePullPolicy"] = _pull_policy(container.get("image", ""))
-    if resources.get("limits"):
-        resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
     for probe in (container[name] for name in _PROBES if name in container):
         for field, value in (
             ("timeoutSeconds", 1),
@@ -105,11 +105,15 @@ def _default_files(source: Mapping[str, Any]) -> None:
 def _default(obj: dict[str, Any]) -> None:
     spec = obj.setdefault("spec", {})
     default_spec(spec)
+    for _, container in containers(spec):  # of pods only: a template says what it was told
+        resources = container["resources"]
+        if resources.get("limits"):
+            resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
     spec.setdefault("enableServiceLinks", True)
     spec.setdefault("preemptionPolicy", "PreemptLowerPriority")
     spec.setdefault("priority", 0)
-    account = spec.setdefault("serviceAccountName", spec.get("serviceAccount") or "default")
-    spec["serviceAccount"] = account
+    if "serviceAccountName" not in spec:
+        spec["serviceAccountName"] = spec["serviceAccount"] = "default"
 
 
 def _create(obj: dict[str, Any]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import zoneinfo
 from typing import Any
 
+import msgspec
+
 from bidplane.wire import cron
 from bidplane.wire.kinds import pods
 from bidplane.wire.kinds.rules import Object, Rules
@@ -38,7 +40,8 @@ def _selected(obj: Object) -> list[Cause]:
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
-        words = f"Invalid value: {labels}: `selector` does not match template `labels`"
+        said = msgspec.json.encode(labels).decode()
+        words = f"Invalid value: {said}: `selector` does not match template `labels`"
         found.append(Cause(words, "spec.template.metadata.labels"))
     return found
 
@@ -55,7 +58,8 @@ def _not_negative(spec: Object, *fields: str) -> list[Cause]:
 def _same_selector(new: Object, old: Object) -> list[Cause]:
     if new["spec"].get("selector") == old["spec"].get("selector"):
         return []
-    return [Cause("Invalid value: field is immutable", "spec.selector")]
+    said = msgspec.json.encode(new["spec"].get("selector")).decode()
+    return [Cause(f"Invalid value: {said}: field is immutable", "spec.selector")]
 
 
 def _default_replicas(obj: dict[str, Any]) -> None:
@@ -73,6 +77,19 @@ def _default_deployment(obj: dict[str, Any]) -> None:
         rolling.setdefault("maxSurge", "25%")
     spec.setdefault("revisionHistoryLimit", 10)
     spec.setdefault("progressDeadlineSeconds", 600)
+
+
+def _validate_deployment(obj: Object) -> list[Cause]:
+    strategy = (obj.get("spec") or {}).get("strategy") or {}
+    found = _selected(obj)
+    if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate") is not None:
+        words = "Forbidden: may not be specified when strategy `type` is 'Recreate'"
+        found.append(Cause(words, "spec.strategy.rollingUpdate", "FieldValueForbidden"))
+    elif strategy.get("type") not in ("Recreate", "RollingUpdate"):
+        words = f'Unsupported value: "{strategy.get("type")}": supported values: "Recreate",'
+        path = "spec.strategy.type"
+        found.append(Cause(f'{words} "RollingUpdate"', path, "FieldValueNotSupported"))
+    return found
 
 
 def _default_stateful_set(obj: dict[str, Any]) -> None:
@@ -292,7 +309,7 @@ CONTROLLER = Rules(default=_default_controller, create=_no_replicas, generation=
 DEPLOYMENT = Rules(
     default=_default_deployment,
     create=_no_status,
-    validate=_selected,
+    validate=_validate_deployment,
     change=_same_selector,
     generation=True,
 )
