@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
+from bidplane.errors import ApiError
 from bidplane.node.auth import InstallationGate
 from bidplane.node.server import KubeletServer
 from bidplane.node.simulatedruntime import SimulatedRuntime
@@ -202,5 +203,37 @@ def test_a_query_of_any_bytes_is_read(stories):
         await site.create()
         await asyncio.sleep(1)
         assert (await answer(site, query="follow=\xff")).code == 200
+
+    stories(story)
+
+
+def test_a_simulated_pod_cannot_be_entered_and_says_so(stories):
+    async def story(site):
+        await site.create()
+        await asyncio.sleep(1)
+        runtime = SimulatedRuntime(site.nodes, clock=site.clock)
+        found = runtime.find(SPACE, "train")
+        assert [pod["metadata"]["name"] for pod in runtime.pods()] == ["train"]
+        for asked in (
+            runtime.exec(found, "main", ["sh"], stdin=False, tty=False),
+            runtime.attach(found, "main", stdin=False),
+            runtime.connect(found, 80),
+        ):
+            with pytest.raises(ApiError, match='pod "train" is simulated: nothing runs on h100-a'):
+                await asked
+
+    stories(story)
+
+
+def test_options_choose_among_the_lines(stories):
+    async def story(site):
+        await site.create()
+        await asyncio.sleep(3.5)
+        since = await answer(site, query="sinceSeconds=2&timestamps=true")
+        assert [line.rsplit(" ", 1)[1] for line in since.body.decode().splitlines()] == ["2", "3"]
+        assert len((await answer(site, query="limitBytes=30")).body) == 30
+        previous = await answer(site, query="previous=true")
+        assert previous.code == 400
+        assert b'previous terminated container "main" in pod "train" not found' in previous.body
 
     stories(story)

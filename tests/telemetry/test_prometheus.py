@@ -129,7 +129,7 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             SimulatedRuntime(nodes, clock=clock),
             InstallationGate(tokens, clock=clock),
             clock=clock,
-            metrics=lambda: simulatedmetrics.page(FLEET, nodes, clock=clock),
+            metrics=lambda: simulatedmetrics.read(FLEET, nodes, clock=clock),
         )
         listener = bind("127.0.0.1", 0)
         tasks = [

@@ -15,7 +15,14 @@ speaks to us: with SPDY, or, where the node says that it can, with kubectl's own
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -31,6 +38,8 @@ from bidplane.node.streams.pipes import SocketPipe, WebSocketPipe
 from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
 from bidplane.runtime.connection import Upgrade, switching, upgrade_of
 from bidplane.runtime.serve import while_connected
+from bidplane.telemetry import dcgm
+from bidplane.telemetry.model import Counters
 from bidplane.wire import remotecommand, websocket
 
 Scope = MutableMapping[str, Any]
@@ -46,7 +55,7 @@ _SUBRESOURCES = {"pods": "pods", "healthz": "healthz", "metrics": "metrics", "st
 
 
 class KubeletServer:
-    """An ASGI app. `metrics` makes the page a Prometheus scrapes."""
+    """An ASGI app. `metrics` are what a Prometheus is told of this node's devices."""
 
     def __init__(
         self,
@@ -54,7 +63,7 @@ class KubeletServer:
         gate: Gate,
         *,
         clock: Clock,
-        metrics: Callable[[], bytes] | None = None,
+        metrics: Callable[[], Awaitable[Iterable[Counters]]] | None = None,
     ) -> None:
         self._runtime, self._gate, self._clock = runtime, gate, clock
         self._metrics = metrics
@@ -81,7 +90,8 @@ class KubeletServer:
             case "GET", "pods", []:
                 await _answer(send, 200, self._pods(), "application/json")
             case "GET", "metrics", [] if self._metrics is not None:
-                await _answer(send, 200, self._metrics(), "text/plain; version=0.0.4")
+                page = dcgm.exposition(await self._metrics())
+                await _answer(send, 200, page, "text/plain; version=0.0.4")
             case "GET", "containerLogs", [namespace, name, container]:
                 await self._logs(request, self._find(namespace, name), container, receive, send)
             case "GET" | "POST", "exec" | "attach", [namespace, name, *uid, container] if (

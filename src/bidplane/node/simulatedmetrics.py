@@ -9,15 +9,14 @@ from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock
 from bidplane.node.fleet import Fleet, machine_of
 from bidplane.node.simulated import SimulatedNodes, annotation_seconds, devices_of
-from bidplane.telemetry import dcgm
 from bidplane.telemetry.model import Counters, Holder
 from bidplane.telemetry.simulated import simulated
 
 
-def page(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> bytes:
-    """What a Prometheus scrapes: all nodes of the fleet."""
+async def read(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> list[Counters]:
+    """All nodes of the fleet, as they are now."""
     pods = [pod for pod in nodes.pods.items() if nodes.has(pod)]
-    return dcgm.exposition(counters(fleet, pods, now=clock.now()))
+    return list(counters(fleet, pods, now=clock.now()))
 
 
 def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counters]:

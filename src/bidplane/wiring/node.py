@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bidplane.api.kinds import POD
-from bidplane.errors import ApiError
+from bidplane.errors import ApiError, UserError
 from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.machinery.informer import Informer
@@ -28,6 +28,8 @@ from bidplane.node.simulatedruntime import SimulatedRuntime
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.installation import Installation
 from bidplane.runtime.serve import serve
+from bidplane.telemetry.model import Counters
+from bidplane.telemetry.nvml import NvmlReader
 from bidplane.wiring.hostclient import host_client
 
 _RETRY_SECONDS = 0.2
@@ -64,7 +66,7 @@ async def run_node(
         SimulatedRuntime(nodes, clock=clock),
         gate,
         clock=clock,
-        metrics=partial(simulatedmetrics.page, fleet, nodes, clock=clock),
+        metrics=partial(simulatedmetrics.read, fleet, nodes, clock=clock),
     )
     async with asyncio.TaskGroup() as group:
         group.create_task(serve(kubelet, listener, certificates))
@@ -92,6 +94,13 @@ class ProcessNode:
             client, identity, inventory, clock=clock, devices_are=self.runtime.devices_are
         )
 
+    async def _counters(self) -> list[Counters]:
+        """Of this machine's GPUs; none where no driver is."""
+        try:
+            return await NvmlReader(self._name).read()
+        except UserError:
+            return []
+
     async def run(
         self,
         listener: socket.socket | None = None,
@@ -103,7 +112,9 @@ class ProcessNode:
         async with asyncio.TaskGroup() as group:
             if listener is not None and certificates is not None:
                 asked = gate or ReviewGate(self._client, self._name, clock=self._clock)
-                kubelet = KubeletServer(self.runtime, asked, clock=self._clock)
+                kubelet = KubeletServer(
+                    self.runtime, asked, clock=self._clock, metrics=self._counters
+                )
                 group.create_task(serve(kubelet, listener, certificates, client_ca=client_ca))
             group.create_task(self.pods.run())
             group.create_task(self.runtime.run())

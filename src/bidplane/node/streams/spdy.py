@@ -66,7 +66,7 @@ class SpdyConnection:
                     await self._handle(event)
                 await self.send(self.session.take_answers())
         except SpdyError:
-            pass  # the peer speaks something else; hanging up is all there is to say
+            self._pipe.hang_up()  # the peer speaks something else: there is nothing to say
         finally:
             self.gone.set()
             self._opened.put_nowait(None)
