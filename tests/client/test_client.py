@@ -165,3 +165,31 @@ def test_run_here_checkpoints_on_notice(place: Place) -> None:
     assert child.stdout.readline() == "saved\n"
     assert child.wait(timeout=30) == 128 + signal.SIGTERM
     child.stdout.close()
+
+
+def test_chargeback_is_printed_as_table_csv_and_html(place: Place, tmp_path: Path) -> None:
+    key = place.agent("--team", "vision")
+    with (
+        bidplane.Client(kubeconfig=key) as client,
+        client.lease(gpus=1, max_price=2, timeout=60),
+    ):
+        pass
+    deadline = time.monotonic() + 30
+    while key.name.removesuffix(".kubeconfig") not in place.bidplane("report", "chargeback"):
+        assert time.monotonic() < deadline
+    assert "vision" in place.bidplane("report", "chargeback", "--by", "team,agent")
+    csv = place.bidplane("report", "chargeback", "--by", "label:cost", "--format", "csv")
+    assert csv.splitlines()[0].startswith("label:cost,leases,rent")
+    assert csv.splitlines()[-1].startswith("total,")
+    page = tmp_path / "bill.html"
+    place.bidplane(
+        "report", "chargeback", "--format", "html", "--output", str(page),
+        "--credits-per-currency", "0.5",
+    )  # fmt: skip
+    assert "<svg" in page.read_text()
+    for bad, words in (
+        (("--by", "mood"), "use agent, team, owner"),
+        (("--from", "soon"), "write a day"),
+        (("--credits-per-currency", "0"), "above zero"),
+    ):
+        assert words in place.bidplane("report", "chargeback", *bad, code=2)

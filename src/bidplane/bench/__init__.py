@@ -19,6 +19,7 @@ BENCHES = {
     "traces": "public workloads under every policy: completion time, value, packing",
     "plane": "planes made, what one costs idle, and carries; beside etcd + kube-apiserver",
     "nodes": "claims allocated, beside kube-scheduler; what nodes cost",
+    "agents": "agents and pods from create to running; beside kube-scheduler with DRA",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }
 

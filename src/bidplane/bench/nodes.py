@@ -196,6 +196,13 @@ async def _write(api: httpx2.AsyncClient, slices: Sequence[Json], claims: Sequen
 # The peer.
 
 
+def bound_per_second(nodes: int, claims: int) -> float | None:
+    """How many pods with a claim kube-scheduler binds, by the clock; None without it."""
+    size = Size(nodes, claims, 0)
+    peer, _ = _peer(size, _slices(nodes), [_claim(at) for at in range(claims)])
+    return None if peer is None else peer.written
+
+
 def _peer(
     size: Size, slices: Sequence[Json], claims: Sequence[Json]
 ) -> tuple[Rates | None, float | None]:

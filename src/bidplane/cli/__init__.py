@@ -39,6 +39,7 @@ COMMANDS = {
     "top:top": "Every GPU: what it does, and who holds it.",
     "run:run": "Lease GPUs, run a command on them, give them back.",
     "mcp:mcp": "The market as tools for a model.",
+    "report:app": "Reports for those who pay.",
     "ledger:app": "The ledger: money and leases.",
     "node:node": "Be a node: run the pods that are bound to it.",
     "sim:app": "Play a workload under a policy, in virtual time.",

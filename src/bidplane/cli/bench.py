@@ -30,7 +30,7 @@ def bench(
     Measure, and print the figures beside a peer's from the same run.
 
     Exit code 1 says that an aim was missed. --quick ends within 45 seconds and says what
-    it shrank. Benchmarks: market, traces, plane, nodes, ledger.
+    it shrank. Benchmarks: market, traces, plane, nodes, agents, ledger.
 
     Examples:
         bidplane bench market --quick
