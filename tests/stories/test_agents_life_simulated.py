@@ -29,9 +29,10 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
     SECRET,
 )
+from bidplane.client import asking
 from bidplane.errors import ApiError, NotFound
 from bidplane.ledger import statement, verify
-from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.node.fleet import Card, Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.loop import run
 from bidplane.sim.world import World
 
@@ -463,3 +464,50 @@ def test_pending_is_explained_to_programs_and_only_when_it_is_news(tmp_path: Pat
         assert labels.PENDING not in (runs["metadata"].get("annotations") or {})
 
     play(tmp_path, TWO, story)
+
+
+def test_the_x4_card_is_never_part_of_a_set_that_asked_for_x16(tmp_path: Path) -> None:
+    box = NodeDeclaration(
+        name="box",
+        product="H100",
+        cards=[Card(width=16), Card(width=16), Card(width=4), Card(width=16)],
+    )
+
+    async def story(stage: Stage) -> None:
+        await stage.agent("one")
+        for number in range(4):
+            bid = asking.bid(f"wide-{number}", gpus=1, max_price="1.00", link="x16")
+            await stage.apply("one", bid, BID)
+
+        async def three_won() -> bool:
+            return len(await stage.devices("one")) == 3
+
+        await stage.world.until(three_won, within=60)
+        await asyncio.sleep(10)
+        assert sorted(await stage.devices("one")) == [["gpu-0"], ["gpu-1"], ["gpu-3"]]
+        bids = (await stage.world.client("one").list(BID)).items
+        (waits,) = [b for b in bids if b["status"]["phase"] == "Waiting"]
+        assert waits["status"]["reason"] in ("Outbid", "NoFreeBlock")
+
+    play(tmp_path, fleet(box), story)
+
+
+def test_nvlink_is_asked_for_and_scattered_is_allowed(tmp_path: Path) -> None:
+    two = fleet(
+        NodeDeclaration(name="plain", product="H100", gpus=4),
+        NodeDeclaration(name="linked", product="H100", gpus=4, nvlink=18),
+    )
+
+    async def story(stage: Stage) -> None:
+        await stage.agent("one")
+        bid = asking.bid("linked", gpus=4, max_price="1.00", link="nvlink")
+        await stage.apply("one", bid, BID)
+
+        async def won() -> bool:
+            return bool(await stage.devices("one"))
+
+        await stage.world.until(won, within=60)
+        (lease,) = (await stage.world.client("one").list(GPU_LEASE)).items
+        assert lease["spec"]["node"] == "linked"
+
+    play(tmp_path, two, story)

@@ -51,7 +51,7 @@ class Size(NamedTuple):
 
 
 def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size((10, 50), 8, 10, (20, 100)) if quick else Size((10, 100, 1000), 32, 10, (100, 300))
+    size = Size((10, 50), 8, 10, (40, 100)) if quick else Size((10, 100, 1000), 32, 10, (100, 300))
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
         results = asyncio.run(_measure(Path(folder), size))
     say("kube-scheduler with DRA, for comparison")

@@ -31,7 +31,7 @@ def run(
     max_price: str,
     gpus: int = 1,
     local: Annotated[bool, Parameter(negative="")] = False,
-    link: Link = "nvlink",
+    link: Link = "domain",
     pool: str = "",
     image: str = IMAGE,
     name: str = "",
@@ -53,7 +53,7 @@ def run(
         max_price: Credits per GPU-hour.
         gpus: How many, in one link domain.
         local: Run it here instead of on the leased node.
-        link: With --local: nvlink and x16 are one link domain, any may be scattered.
+        link: With --local: one link domain, by nvlink, at x16; or any, scattered.
         pool: The pool to buy from; else the exchange chooses.
         image: Of the pod.
         name: Of the pod; else one is made up.
@@ -70,7 +70,7 @@ def run(
         raise UserError("say what to run after --: bidplane run --max-price 2 -- python train.py")
     if local and (image != IMAGE or annotation or name):
         raise UserError("--image, --annotation and --name are a pod's: leave out --local")
-    if not local and (timeout is not None or link != "nvlink"):
+    if not local and (timeout is not None or link != "domain"):
         raise UserError("--timeout and --link need --local; a pod waits until it is deleted")
     surroundings, notes = _pairs("--env", env), _pairs("--annotation", annotation)
 

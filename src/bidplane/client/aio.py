@@ -110,7 +110,7 @@ class AsyncClient:
         *,
         gpus: int,
         max_price: Price,
-        link: Link = "nvlink",
+        link: Link = "domain",
         pool: str = "",
         share: str = "",
         selector: str = "",
@@ -150,7 +150,7 @@ class AsyncClient:
         *,
         gpus: int = 1,
         max_price: Price,
-        link: Link = "nvlink",
+        link: Link = "domain",
         pool: str = "",
         share: str = "",
         selector: str = "",
@@ -163,7 +163,8 @@ class AsyncClient:
         """
         GPUs for the length of an `async with`.
 
-        `link`: "nvlink" and "x16" are GPUs of one link domain, "any" may be scattered.
+        `link`: "domain" is GPUs of one link domain, "nvlink" and "x16" ask for that link as well,
+        "any" may be scattered.
         `timeout` bounds the wait (`LeaseTimeout`). `hold_seconds` is how long after this
         program's death the lease ends by itself.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -13,7 +13,20 @@ from bidplane.api.kinds import BID
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price
 from bidplane.errors import UserError
 
-Link = Literal["nvlink", "x16", "any"]
+# As the lanes are trained now: a card that fell back to x4 is not x16.
+_X16 = (
+    '"pcieLinkWidth" in device.attributes["bidplane.dev"] &&'
+    ' device.attributes["bidplane.dev"].pcieLinkWidth == 16'
+)
+
+_NVLINK = (
+    '"nvlinksPerPeer" in device.attributes["bidplane.dev"] &&'
+    ' device.attributes["bidplane.dev"].nvlinksPerPeer > 0'
+)
+
+# How the GPUs of one ask are joined: all of one link domain, whichever link that is; by NVLink;
+# at full width; or scattered.
+Link = Literal["domain", "nvlink", "x16", "any"]
 Price = str | float | int | Decimal
 
 
@@ -46,7 +59,7 @@ def bid(
     *,
     gpus: int,
     max_price: Price,
-    link: Link = "nvlink",
+    link: Link = "domain",
     pool: str = "",
     share: str = "",
     selector: str = "",
@@ -55,9 +68,12 @@ def bid(
 ) -> dict[str, Any]:
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
-    if link not in ("nvlink", "x16", "any"):
-        raise UserError(f'link must be "nvlink", "x16" or "any", not {link!r}')
+    if link not in get_args(Link):
+        raise UserError(f"link must be one of {', '.join(get_args(Link))}, not {link!r}")
     spec: dict[str, Any] = {"gpus": gpus, "maxPrice": price_text(max_price)}
+    needs = {"x16": _X16, "nvlink": _NVLINK if gpus > 1 else ""}.get(link, "")
+    if needs:
+        selector = f"({selector}) && {needs}" if selector else needs
     # A block is sold inside one link domain, unless the bid says that any GPUs will do.
     if link == "any" and gpus > 1:
         spec["spread"] = True

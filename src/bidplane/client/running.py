@@ -125,7 +125,7 @@ async def run_local(
     *,
     gpus: int,
     max_price: Price,
-    link: Link = "nvlink",
+    link: Link = "domain",
     pool: str = "",
     share: str = "",
     timeout: float | None = None,

@@ -81,15 +81,15 @@ class Tools:
         max_price: str,
         minutes: int = 60,
         pool: str = "",
-        link: str = "nvlink",
+        link: str = "domain",
         wait_seconds: int = 60,
     ) -> dict[str, Any]:
         """
         Bid for GPUs and hold what is won for at most `minutes`.
 
         Waits up to `wait_seconds` to win; then says why not, and what would have won. `link` is
-        "nvlink", "x16" (both: one link domain) or "any". Returns the lease, its devices, and the
-        environment a command needs to use them.
+        "domain" (one link domain), "nvlink", "x16" or "any" (scattered). Returns the lease,
+        its devices, and the environment a command needs to use them.
         """
         async with self._gate:
             most = await self._allowed(max_price, gpus, _seconds(minutes))
