@@ -40,7 +40,7 @@ def _selected(obj: Object) -> list[Cause]:
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
-        said = msgspec.json.encode(labels).decode()
+        said = msgspec.json.encode(labels, order="sorted").decode()
         words = f"Invalid value: {said}: `selector` does not match template `labels`"
         found.append(Cause(words, "spec.template.metadata.labels"))
     return found
@@ -58,7 +58,7 @@ def _not_negative(spec: Object, *fields: str) -> list[Cause]:
 def _same_selector(new: Object, old: Object) -> list[Cause]:
     if new["spec"].get("selector") == old["spec"].get("selector"):
         return []
-    said = msgspec.json.encode(new["spec"].get("selector")).decode()
+    said = msgspec.json.encode(new["spec"].get("selector"), order="sorted").decode()
     return [Cause(f"Invalid value: {said}: field is immutable", "spec.selector")]
 
 
