@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import secrets
+import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -359,3 +361,27 @@ def test_what_the_signer_does_not_sign(plane: Endpoint) -> None:
     )
     assert found["status"]["conditions"][1]["type"] == "Failed"
     assert "certificate" not in found["status"]
+
+
+@pytest.mark.parametrize(
+    ("version", "taken"),
+    [
+        (ssl.TLSVersion.TLSv1_1, False),
+        (ssl.TLSVersion.TLSv1_2, True),
+        (ssl.TLSVersion.TLSv1_3, True),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*TLSv1_1:DeprecationWarning")
+def test_from_tls_1_2_on(plane: Endpoint, version: ssl.TLSVersion, taken: bool) -> None:
+    context = ssl.create_default_context(cafile=str(plane.ca_file))
+    context.set_ciphers("ALL:@SECLEVEL=0")  # else this side refuses first
+    context.minimum_version = context.maximum_version = version
+    place = urlsplit(plane.url)
+    with socket.create_connection((place.hostname or "", place.port or 0)) as raw:
+        try:
+            with context.wrap_socket(raw, server_hostname=place.hostname) as tls:
+                assert tls.version() is not None
+                said = True
+        except (ssl.SSLError, ConnectionError):
+            said = False
+    assert said is taken
