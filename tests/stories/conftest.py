@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,10 @@ class Installation:
         self._process: subprocess.Popen[str] | None = None
         (folder / "fleet.yaml").write_text(FLEET)
 
-    def up(self, *, port: int = 0) -> None:
+    def up(self, *, port: int = 0, more: Sequence[str] = ()) -> None:
+        fleet = str(self.folder / "fleet.yaml")
         self._process = subprocess.Popen(
-            [*self._command("up"), "--port", str(port), "--fleet", str(self.folder / "fleet.yaml")],
+            [*self._command("up"), "--port", str(port), "--fleet", fleet, *more],
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,

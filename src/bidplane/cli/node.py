@@ -10,7 +10,7 @@ import shutil
 import signal
 import socket
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import uvloop
 from cyclopts import Parameter
@@ -25,7 +25,8 @@ from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.node.agent import Identity
 from bidplane.node.auth import Gate, InstallationGate
-from bidplane.node.inventory import DeclaredDevices, Inventory, this_machine
+from bidplane.node.fleet import NodeDeclaration
+from bidplane.node.inventory import DeclaredDevices, this_machine
 from bidplane.node.process import addresses, images, mounts
 from bidplane.node.process.confine import Bare, Bubblewrap, Engine, Podman, find_bubblewrap
 from bidplane.node.process.limits import Cgroups
@@ -105,7 +106,8 @@ def node(
         api=_api(client),
     )
     kubelet = _kubelet(settings, port, client_ca, None if kubeconfig else installation(data))
-    uvloop.run(_foreground(client, settings, _inventory(fleet, chosen), runtime, kubelet))
+    declared = _declared(fleet, chosen)
+    uvloop.run(_foreground(client, settings, declared, runtime, kubelet))
 
 
 class Kubelet(NamedTuple):
@@ -147,13 +149,13 @@ def _images(path: Path | None) -> images.Images:
     return images.load(path) if path is not None else images.Images()
 
 
-def _inventory(fleet: Path | None, name: str) -> Inventory:
+def _declared(fleet: Path | None, name: str) -> NodeDeclaration | None:
     if fleet is None:
-        return this_machine(name)
+        return None
     declared = fleets.load(fleet).nodes
     for one in declared:
         if one.name == name:
-            return DeclaredDevices(one)
+            return one
     known = ", ".join(one.name for one in declared)
     raise UserError(f"the fleet file {fleet} declares no node {name!r}; it has {known}")
 
@@ -186,7 +188,11 @@ def _state(given: Path | None, name: str) -> Path:
 
 
 async def _foreground(
-    client: HttpClient, settings: Settings, inventory: Inventory, runtime: str, kubelet: Kubelet
+    client: HttpClient,
+    settings: Settings,
+    declared: NodeDeclaration | None,
+    runtime: str,
+    kubelet: Kubelet,
 ) -> None:
     clock = SystemClock()
     sandbox = settings.engine.kind if settings.engine.sandboxed else ""
@@ -198,7 +204,9 @@ async def _foreground(
         sandbox=sandbox,
         network=settings.network.kind,
         version=__version__,
+        **_shown(declared),
     )
+    inventory = DeclaredDevices(declared) if declared else this_machine(settings.node)
     node = ProcessNode(client, settings, identity, inventory, tokens=client, clock=clock)
     working = asyncio.create_task(node.run(*kubelet))
     loop = asyncio.get_running_loop()
@@ -212,6 +220,17 @@ async def _foreground(
     finally:
         greeting.cancel()
         await client.close()
+
+
+def _shown(declared: NodeDeclaration | None) -> dict[str, Any]:
+    """What the market reads from a node; and it is no longer simulated, if it ever was."""
+    if declared is None:
+        return {}
+    metadata = fleets.node_object(declared)["metadata"]
+    return {
+        "labels": {**metadata["labels"], fleets.SIMULATED: None},
+        "annotations": metadata["annotations"],
+    }
 
 
 async def _greet(node: ProcessNode, settings: Settings, sandbox: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import structlog
 import uvloop
 from cyclopts import App
@@ -48,7 +49,36 @@ def exchange(data: Path, descriptor: int) -> None:
 def node(data: Path, descriptor: int) -> None:
     """The simulated nodes."""
     where, certificates, listener = _inherit(data, descriptor)
-    _run(run_node(where, listener, certificates, fleets.load(where.fleet)))
+    fleet = fleets.load(where.fleet)
+    real = where.machine()
+    if real is not None:  # that one is this machine
+        nodes = [node for node in fleet.nodes if node.name != real["name"]]
+        fleet = msgspec.structs.replace(fleet, nodes=nodes)
+    _run(run_node(where, listener, certificates, fleet))
+
+
+@app.command
+def machine(data: Path, descriptor: int) -> None:
+    """This machine as one node of the fleet, as `bidplane node` with what `up` was told."""
+    from bidplane.cli.node import node as be_a_node
+
+    end_with_supervisor()
+    where = Installation(data)
+    told = where.machine()
+    assert told is not None, "started by `up`, which writes it down"
+    be_a_node(
+        name=told["name"],
+        fleet=where.fleet,
+        data=data,
+        trusted=told["trusted"],
+        images=_path(told.get("images")),
+        volumes=_path(told.get("volumes")),
+        state=_path(told.get("state")),
+    )
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None
 
 
 def _inherit(data: Path, descriptor: int) -> tuple[Installation, Certificates, socket.socket]:

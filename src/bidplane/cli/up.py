@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 import shutil
 import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -37,6 +39,14 @@ def up(
     example: Annotated[
         bool, Parameter(negative="", help="With a few agents that go on trading.")
     ] = False,
+    runtime: Annotated[
+        Literal["simulated", "process"],
+        Parameter(help="`process`: one node of the fleet is this machine, and runs its pods."),
+    ] = "simulated",
+    machine: Annotated[str, Parameter(help="Which node that is; else the first.")] = "",
+    images: Annotated[Path | None, Parameter(help="What images stand for there.")] = None,
+    volumes: Annotated[Path | None, Parameter(help="Which directories its pods may use.")] = None,
+    trusted: Annotated[list[str] | None, Parameter(help="Agents it trusts.")] = None,
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start goes on from there.
@@ -44,9 +54,12 @@ def up(
     Examples:
         bidplane up
         bidplane up --fleet my-fleet.yaml --port 0 --data /tmp/try
+        bidplane up --runtime process --machine box --images images.yaml
     """
     where = installation(data)
     running = Running(where, port=port, fleet=fleet)
+    told = {"images": images, "volumes": volumes, "trusted": trusted}
+    running.use_machine(machine, told if runtime == "process" else None)
     asyncio.run(_foreground(running, example=example))
 
 
@@ -74,6 +87,29 @@ class Running:
         self.url = f"https://{_LOOPBACK}:{_port(self._listeners['server'])}"
         self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'])}"
 
+    def use_machine(self, name: str, told: dict[str, Any] | None) -> None:
+        """Be one node of the fleet ourselves, with real processes; None: simulate them all."""
+        if told is None:
+            self.where.write_machine(None)
+            return
+        names = [node.name for node in self.fleet.nodes]
+        chosen = name or names[0]
+        if chosen not in names:
+            raise UserError(f"the fleet has no node {chosen!r} to be: it has {', '.join(names)}")
+        files = {
+            key: str(value.resolve()) for key, value in told.items() if isinstance(value, Path)
+        }
+        self.where.write_machine({"name": chosen, "trusted": told["trusted"], **files})
+        self._listeners["machine"] = bind(_LOOPBACK, 0)
+
+    def _machine_state(self, name: str) -> Path:
+        """Root's pods have users of their own, who could not enter a private data directory."""
+        folder = self.where.folder.resolve()
+        if os.geteuid() != 0:
+            return folder / "machine"
+        digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+        return Path("/var/lib/bidplane/node") / f"{name}-{digest}"
+
     async def start(self) -> None:
         """Start all and wait until they answer."""
         try:
@@ -84,9 +120,11 @@ class Running:
             Address(url=self.url, exchange_url=self.exchange_url, host_uid=known)
         )
         # The server first: the others speak to it, with the identity it writes down.
-        for name in ("server", "exchange", "node"):
+        simulated = len(self.fleet.nodes) - ("machine" in self._listeners)
+        for name in self._listeners:
             self.supervisor.start(self._program(name))
-            await wait_ready(self.where, name, len(self.fleet.nodes))
+            nodes = len(self.fleet.nodes) if name == "machine" else simulated
+            await wait_ready(self.where, name, nodes)
 
     async def stop(self) -> None:
         await self.supervisor.stop()
@@ -141,6 +179,13 @@ async def _foreground(running: Running, *, example: bool) -> None:
     console.print("stopped; `bidplane up` goes on from here")
 
 
+def _nodes(running: Running) -> str:
+    real, count = running.where.machine(), len(running.fleet.nodes)
+    if real is None:
+        return f"{count} simulated nodes"
+    return f"{count - 1} simulated nodes, and {real['name']}: this machine"
+
+
 def _greet(running: Running, *, example: bool) -> None:
     name = command_name()
     fleet = running.fleet
@@ -149,7 +194,7 @@ def _greet(running: Running, *, example: bool) -> None:
     data = f" --data {running.where.folder}" if "--data" in sys.argv else ""
     console.print(
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
-        f"  fleet  {len(fleet.nodes)} simulated nodes, {gpus} GPUs\n"
+        f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
         f"  data   {running.where.folder}\n"
         + (f"  agents {', '.join(names)}, trading\n" if example else "")
         + "\n"

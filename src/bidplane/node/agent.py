@@ -50,7 +50,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str = "process"
     sandbox: str = ""  # what keeps pods apart; nothing if nothing does
     network: str = "loopback"
-    labels: Mapping[str, str] = {}
+    labels: Mapping[str, str | None] = {}  # None: an earlier one goes
+    annotations: Mapping[str, str] = {}
     pods: int = 110
     version: str = "0"
 
@@ -102,9 +103,8 @@ class NodeAgent:
     async def register(self) -> None:
         with suppress(AlreadyExists):
             await self._client.create(NODE, self._node())
-        found = await self._client.patch(
-            NODE, self._identity.name, {"metadata": {"labels": self._labels()}}
-        )
+        told = {"labels": self._labels(), "annotations": dict(self._identity.annotations)}
+        found = await self._client.patch(NODE, self._identity.name, {"metadata": told})
         self._uid = found["metadata"]["uid"]
         await self._publish()
         await self._tell()
@@ -122,11 +122,11 @@ class NodeAgent:
         return {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": self._identity.name, "labels": self._labels()},
+            "metadata": {"name": self._identity.name},
             "spec": {},
         }
 
-    def _labels(self) -> dict[str, str]:
+    def _labels(self) -> dict[str, str | None]:
         machine = platform.machine()
         return {
             "kubernetes.io/hostname": self._identity.name,

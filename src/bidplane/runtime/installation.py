@@ -6,6 +6,7 @@ An installation is a folder.
     ca.crt …         its certificates        token.key    signs its tokens
     planes/NAME/     one plane each          ledger.db    the truth about money and leases
     fleet.yaml       the fleet it was started with
+    machine.json     which node of it is this machine, if one is
     logs/            what each process said
 """
 
@@ -15,7 +16,7 @@ import fcntl
 import os
 import uuid
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 
@@ -44,6 +45,7 @@ class Installation:
         self.fleet = folder / "fleet.yaml"
         self.logs = folder / "logs"
         self._address = folder / "installation.json"
+        self._machine = folder / "machine.json"
         self._lock: IO[str] | None = None
         self._owner_tokens: dict[str, tuple[str, int]] = {}  # user: token and its end
 
@@ -125,6 +127,19 @@ class Installation:
             ) from None
         except msgspec.MsgspecError as error:
             raise UserError(f"{self._address} is damaged ({error}); start Bidplane again") from None
+
+    def machine(self) -> dict[str, Any] | None:
+        """Which node of the fleet is this machine, and how it runs pods; None if none is."""
+        try:
+            return msgspec.json.decode(self._machine.read_bytes(), type=dict[str, Any])
+        except FileNotFoundError:
+            return None
+
+    def write_machine(self, told: dict[str, Any] | None) -> None:
+        if told is None:
+            self._machine.unlink(missing_ok=True)
+        else:
+            self._machine.write_bytes(msgspec.json.encode(told))
 
     def owner_token(self, *, user: str, now: float) -> str:
         """For our own processes and commands, which can read the key anyway."""

@@ -36,7 +36,7 @@ async def wait_ready(where: Installation, name: str, nodes: int) -> None:
 async def _is_ready(where: Installation, name: str, nodes: int) -> bool:
     address = where.address()
     try:
-        if name == "node":
+        if name in ("node", "machine"):
             client = host_client(where, user="bidplane-up", clock=SystemClock())
             try:
                 listing = await client.list(NODE)

@@ -155,8 +155,8 @@ class Namespaces:
     async def connect(
         self, place: Place, port: int
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """To its localhost, as a kubelet does: it may listen nowhere else."""
-        inside = await asyncio.to_thread(_socket_inside, place.namespace, port)
+        """To its localhost, as a kubelet does, or to its address: it may listen on either only."""
+        inside = await asyncio.to_thread(_socket_inside, place, port)
         return await asyncio.open_connection(sock=inside)
 
 
@@ -170,7 +170,7 @@ def _forward(link: str) -> None:
         Path(f"/proc/sys/net/ipv4/conf/{link}/forwarding").write_text("1")
 
 
-def _socket_inside(namespace: str, port: int) -> socket.socket:
+def _socket_inside(place: Place, port: int) -> socket.socket:
     """
     A socket belongs to the namespace of the thread that made it.
 
@@ -180,10 +180,13 @@ def _socket_inside(namespace: str, port: int) -> socket.socket:
 
     def connect() -> None:
         try:
-            with open(namespace, "rb") as file:
+            with open(place.namespace, "rb") as file:
                 if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), "cannot enter the pod's network")
-            made = socket.create_connection(("127.0.0.1", port), timeout=10)
+            try:
+                made = socket.create_connection(("127.0.0.1", port), timeout=10)
+            except ConnectionRefusedError:
+                made = socket.create_connection((place.address, port), timeout=10)
             made.setblocking(False)
             result.append(made)
         except OSError as error:
