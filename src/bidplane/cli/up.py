@@ -96,10 +96,11 @@ class Running:
         chosen = name or names[0]
         if chosen not in names:
             raise UserError(f"the fleet has no node {chosen!r} to be: it has {', '.join(names)}")
-        files = {
-            key: str(value.resolve()) for key, value in told.items() if isinstance(value, Path)
-        }
-        self.where.write_machine({"name": chosen, "trusted": told["trusted"], **files})
+        files = {key: str(told[key].resolve()) for key in ("images", "volumes") if told[key]}
+        state = str(self._machine_state(chosen))
+        self.where.write_machine(
+            {"name": chosen, "trusted": told["trusted"], "state": state, **files}
+        )
         self._listeners["machine"] = bind(_LOOPBACK, 0)
 
     def _machine_state(self, name: str) -> Path:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
+from bidplane.core.pods.life import Run
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock
@@ -117,6 +118,11 @@ class ProcessRuntime:
         self._tasks.pop(uid, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("a pod's worker ended", uid=uid, exc_info=task.exception())
+
+    def run_of(self, uid: str, container: str) -> Run | None:
+        """The newest run of a pod's container."""
+        worker = self._workers.get(uid)
+        return worker.units[container].run if worker is not None else None
 
     # For the kubelet's server.
 
