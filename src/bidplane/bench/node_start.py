@@ -52,7 +52,10 @@ def results(*, quick: bool) -> Iterator[Result]:
     engines: list[Engine] = [Bubblewrap(bubblewrap)] if bubblewrap else []
     for engine in [*engines, Bare()]:
         how = "sandboxed" if engine.sandboxed else "no sandbox"
-        to_running, own = asyncio.run(_measure(engine, count))
+        with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as name:
+            folder = Path(name)
+            folder.chmod(0o711)  # pods have users of their own
+            to_running, own = asyncio.run(_measure(engine, count, folder))
         yield less(
             f"pod to Running, {how}, p50", "ms", statistics.median(to_running),
             peer=bare_ms, peer_name=PEER, aim=at_most(bare_ms + _AIM_MS),
@@ -76,42 +79,39 @@ def _bare(count: int) -> float:
     return statistics.median(found)
 
 
-async def _measure(engine: Engine, count: int) -> tuple[list[float], list[float]]:
+async def _measure(engine: Engine, count: int, folder: Path) -> tuple[list[float], list[float]]:
     """Milliseconds: to Running as the API shows it; from the order to the process."""
     clock, tokens = SystemClock(), Tokens(os.urandom(32))
-    with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)
-        certificates = ensure(folder, hosts=["127.0.0.1"], now=clock.now())
-        planes = Planes(folder / "planes", clock=clock, tokens=tokens, crds=lambda _: ())
-        uid = await planes.create(HOST_PLANE)
-        listener = socket.create_server(("127.0.0.1", 0))
-        url = f"https://127.0.0.1:{listener.getsockname()[1]}/planes/{HOST_PLANE}"
-        until = int(clock.now()) + 3600
-        who = Who(plane=HOST_PLANE, uid=uid, user="bench", groups=(OWNERS,), expires=until)
-        client = HttpClient(url, token=tokens.issue(who), ca_file=str(certificates.ca))
-        settings = Settings(
-            node=_NODE,
-            state=folder / "state",
-            engine=engine,
-            network=choose("loopback"),
-            cgroups=Cgroups(_NODE),
-            images=Images(images={"tools": Image()}),
-            trusted=["*"],
-        )
-        identity = Identity(name=_NODE, address="127.0.0.1", port=1)
-        node = ProcessNode(client, settings, identity, NoDevices(), tokens=client, clock=clock)
-        tasks = [
-            asyncio.create_task(serve(planes, listener, certificates)),
-            asyncio.create_task(node.run()),
-        ]
-        try:
-            await node.agent.registered.wait()
-            return await _start_all(client, node, settings, count)
-        finally:
-            await _end(client, node, tasks)
-            settings.cgroups.close()
-            await planes.close()
+    certificates = ensure(folder, hosts=["127.0.0.1"], now=clock.now())
+    planes = Planes(folder / "planes", clock=clock, tokens=tokens, crds=lambda _: ())
+    uid = await planes.create(HOST_PLANE)
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}/planes/{HOST_PLANE}"
+    until = int(clock.now()) + 3600
+    who = Who(plane=HOST_PLANE, uid=uid, user="bench", groups=(OWNERS,), expires=until)
+    client = HttpClient(url, token=tokens.issue(who), ca_file=str(certificates.ca))
+    settings = Settings(
+        node=_NODE,
+        state=folder / "state",
+        engine=engine,
+        network=choose("loopback"),
+        cgroups=Cgroups(_NODE),
+        images=Images(images={"tools": Image()}),
+        trusted=["*"],
+    )
+    identity = Identity(name=_NODE, address="127.0.0.1", port=1)
+    node = ProcessNode(client, settings, identity, NoDevices(), tokens=client, clock=clock)
+    tasks = [
+        asyncio.create_task(serve(planes, listener, certificates)),
+        asyncio.create_task(node.run()),
+    ]
+    try:
+        await node.agent.registered.wait()
+        return await _start_all(client, node, settings, count)
+    finally:
+        await _end(client, node, tasks)
+        settings.cgroups.close()
+        await planes.close()
 
 
 async def _start_all(
