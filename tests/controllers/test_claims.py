@@ -2,6 +2,7 @@
 
 from bidplane.api.kinds import (
     BID,
+    NAMESPACE,
     POD,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
@@ -163,5 +164,34 @@ def test_an_unknown_attribute_is_an_error_on_what_is_leased(stories):
         said = scheduled(await site.pod("odd"))
         assert said["reason"] == "BadClaim"
         assert "did you mean bidplane.dev/linkDomain?" in said["message"]
+
+    stories(story)
+
+
+def test_admin_access_is_for_namespaces_that_say_so(stories):
+    async def story(site):
+        await fleet(site)
+        spec = {"gpus": 2, "maxPrice": "1.00"}
+        await site.plane.create(BID, {"metadata": {"name": "mine"}, "spec": spec}, "default")
+        await site.settle()
+        await site.win()
+        await site.settle()
+        for name in ("work", "watch"):
+            asked = devices(2)
+            if name == "watch":
+                asked["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+            await claim(site, name, asked)
+            await claim_pod(site, name, resourceClaimName=name)
+        said = scheduled(await site.pod("watch"))
+        assert said["reason"] == "BadClaim"
+        assert (
+            "resource.kubernetes.io/admin-access=true on the namespace default" in said["message"]
+        )
+        label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+        await site.plane.patch(NAMESPACE, "default", label)
+        await site.settle(5)
+        held = {c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)}
+        assert held == {"work": ["gpu-0", "gpu-1"], "watch": ["gpu-0", "gpu-1"]}
+        assert (await site.pod("watch"))["spec"]["nodeName"] == "lease-1"
 
     stories(story)

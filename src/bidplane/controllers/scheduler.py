@@ -18,6 +18,7 @@ from bidplane.api.kinds import (
     BID,
     DEVICE_CLASS,
     GPU_LEASE,
+    NAMESPACE,
     NODE,
     POD,
     RESOURCE_CLAIM,
@@ -25,7 +26,7 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
 )
 from bidplane.core import pending, scheduling
-from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
+from bidplane.core.claiming import ADMIN_LABEL, AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.scheduling import (
     BindPod,
     CreateBid,
@@ -108,6 +109,9 @@ class SchedulerController:
             templates=list((await cache.client.list(RESOURCE_CLAIM_TEMPLATE)).items),
             slices=list((await cache.client.list(RESOURCE_SLICE)).items),
             classes=list((await cache.client.list(DEVICE_CLASS)).items),
+            namespaces=list(
+                (await cache.client.list(NAMESPACE, labels=f"{ADMIN_LABEL}=true")).items
+            ),
         )
 
     async def _carry_out(self, client: Client, operation: Operation) -> None:

@@ -25,6 +25,7 @@ from bidplane.core.claims.model import Claim, Request, taken_by
 
 _FINISHED = ("Succeeded", "Failed")
 _LONGEST_NAME = 253
+ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 Name = tuple[str, str]  # namespace, name
 
@@ -52,6 +53,7 @@ class Devices(msgspec.Struct, frozen=True, kw_only=True):
     templates: list[Object] = []
     slices: list[Object] = []
     classes: list[Object] = []
+    namespaces: list[Object] = []  # those that may hold claims with admin access
 
 
 class MakeClaim(msgspec.Struct, frozen=True):
@@ -135,6 +137,7 @@ def _allocated(
         return Bind(next(iter(on)))
     claims = [read_claim(claim) for claim in open_]
     for claim in claims:
+        _check_admin(claim, pod["metadata"]["namespace"], devices.namespaces)
         _check_selectors(claim)
     classes = {**CLASSES, **{one["metadata"]["name"]: one for one in devices.classes}}
     here = sorted(on) or list(nodes)
@@ -153,6 +156,22 @@ def _allocated(
     if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
         return Market(bid, placed.reason)
     return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
+
+
+def _check_admin(claim: Claim, namespace: str, known: Sequence[Object]) -> None:
+    """Who may look at devices others use is said on the namespace, as upstream has it."""
+    if not any(request.admin for choices in claim.requests for request in choices):
+        return
+    marks = next((n["metadata"].get("labels") for n in known if _is(n, namespace)), None) or {}
+    if marks.get(ADMIN_LABEL) != "true":
+        raise ClaimError(
+            f"claim {claim.name}: admin access needs the label {ADMIN_LABEL}=true on the namespace"
+            f" {namespace}"
+        )
+
+
+def _is(obj: Object, name: str) -> bool:
+    return bool(obj["metadata"]["name"] == name)
 
 
 def _check_selectors(claim: Claim) -> None:

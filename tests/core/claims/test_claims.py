@@ -224,6 +224,20 @@ def test_shares_are_rounded_up_and_run_out() -> None:
             taken.add(made)
 
 
+@pytest.mark.parametrize(("asked", "times"), [("40Gi", 2), ("80Gi", 1), ("81Gi", 0)])
+def test_the_last_of_a_capacity_can_be_had(asked: str, times: int) -> None:
+    shared = device(0, allowMultipleAllocations=True)
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi"}}
+    shared["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": policy}}
+    claim = claim_of(ask(capacity={"requests": {"memory": asked}}))
+    taken = Taken()
+    had = 0
+    while isinstance(found := search(claim, slice_of([shared]), taken=taken), Allocated):
+        taken.add(allocation(read_claim(claim), found.claims[0], node="n", classes=CLASSES))
+        had += 1
+    assert had == times
+
+
 def test_parts_of_a_card_are_counted() -> None:
     def part(at: int, slices: int) -> Json:
         used = [{"counterSet": "card", "counters": {"slices": {"value": str(slices)}}}]
