@@ -93,6 +93,7 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
     assert {name: node["default"] for name, node in properties.items() if "default" in node} == {
         "clearing": "greedy",
         "divides": "whole",
+        "heavyRestartSeconds": 180,
         "maxLots": 16,
         "floorPrice": "0.10",
         "noticeSeconds": 30,

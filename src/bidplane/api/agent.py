@@ -22,6 +22,11 @@ class Driver(enum.StrEnum):
     EMBEDDED = "embedded"  # in the server, one file each
 
 
+class RestartClass(enum.StrEnum):
+    LIGHT = "light"  # the pool's restartSeconds
+    HEAVY = "heavy"  # the pool's heavyRestartSeconds
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     owner: str  # who answers for it; caps and compensation are counted per owner
     team: str = ""
@@ -34,6 +39,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     suspended: bool = False
     # Its pods may reach the machine they run on: hostPath, hostNetwork, privileged, …
     trusted: bool = False
+    # What a restart costs its work: `heavy` ranks higher once it runs, and pays more levy.
+    restart_class: RestartClass = RestartClass.LIGHT
 
 
 class AgentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -40,10 +40,12 @@ class BidReason(enum.StrEnum):
     BAD_PRICE = "BadPrice"
     BAD_BID = "BadBid"  # another field of it cannot be read
     DEADLINE_PASSED = "DeadlinePassed"
+    TOO_MANY_BIDS = "TooManyBids"  # its owner has as many standing bids as one may
 
 
 MOST_GPUS = 1024
 MOST_BLOCKS = 128
+MOST_TERM_SECONDS = 7 * 86_400
 
 
 class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -75,6 +77,10 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Either this or one of these, whichever gains most; the earlier of equals.
     otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
     deadline: str = ""  # RFC 3339: not sold after it
+    # Nobody displaces what it wins for so long, at one price; that costs a quarter more.
+    term_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM_SECONDS)] = 0
+    renew: bool = True  # after its term the lease goes on, contestable; else it ends with it
+    urgent: bool = False  # asks for a round at once, for a fee
 
 
 class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

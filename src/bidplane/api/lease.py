@@ -72,6 +72,7 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     active_at: str = ""
     notice_at: str = ""
     reclaim_at: str = ""  # end of the notice
+    protected_until: str = ""  # end of its term: until then nobody displaces it
     released_at: str = ""
     reason: str = ""  # why it drains or was released
     charged: str = ""

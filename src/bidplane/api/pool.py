@@ -41,6 +41,7 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     floor_price: str = "0.10"  # credits per GPU-hour, the base price never falls below it
     notice_seconds: Seconds = 30  # between an outbid lease's notice and its end
     restart_seconds: Seconds = 30  # what a restart costs, for rank weight and compensation
+    heavy_restart_seconds: Seconds = 180  # the same for agents whose restart class is heavy
     epoch_seconds: Annotated[int, msgspec.Meta(ge=1, le=_DAY_SECONDS)] = 60  # what a hold covers
     # Above it the base price rises.
     target_utilisation_percent: Annotated[int, msgspec.Meta(ge=1, le=100)] = 92

@@ -19,6 +19,7 @@ class LeaseError(Exception):
 class Event(enum.StrEnum):
     CLAIMED = "Claimed"  # the devices are claimed for a pod
     OUTBID = "Outbid"
+    EXPIRED = "Expired"  # its term is over and it does not renew
     UNFUNDED = "Unfunded"  # the wallet cannot cover the next epoch
     UNCLAIMED = "Unclaimed"  # won, and not claimed in time
     INVENTORY_CHANGED = "InventoryChanged"  # won, and a device was gone before it began
@@ -35,6 +36,7 @@ TRANSITIONS: dict[Phase, dict[Event, Phase]] = {
     Phase.ACTIVE: {
         Event.OUTBID: Phase.DRAINING,
         Event.UNFUNDED: Phase.DRAINING,
+        Event.EXPIRED: Phase.DRAINING,
         # A pod may exit on its own; nothing is left to drain.
         Event.LEFT: Phase.RELEASED,
     },

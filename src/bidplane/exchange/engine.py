@@ -34,6 +34,7 @@ from bidplane.core.market import (
     instant,
     preemption,
 )
+from bidplane.core.market.early import fee
 from bidplane.core.market.metering import charged_price
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.model import ONE
@@ -45,8 +46,8 @@ from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Winner
-from bidplane.ledger.records import LotPrice, fund_of, wallet_of
+from bidplane.ledger.leases import Term, Winner
+from bidplane.ledger.records import REVENUE, LotPrice, TransferKind, fund_of, wallet_of
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,10 @@ class Engine:
         self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
         self.desk = Desk(ledger)
 
-    def run_round(self, snapshot: Snapshot, now: float) -> Report:
+    def run_round(
+        self, snapshot: Snapshot, now: float, early: frozenset[str] = frozenset()
+    ) -> Report:
+        """`early`: the bids, by uid, for which it is run before its time."""
         with self.ledger.commit(round(now * 1000)) as commit:
             _keep_wallets(commit, snapshot)
             _observe(commit, snapshot)
@@ -74,6 +78,7 @@ class Engine:
             shop = inventory.shop(snapshot.pools, snapshot.devices, standing)
             _breach(commit, shop.stocks)
             _settle(commit)
+            _charge_for_early(commit, snapshot, shop.stocks, early)
             given, kept, refused = _round_input(commit, snapshot, standing, shop)
             result = clear_round(given)
             _apply(commit, snapshot, shop.stocks, given, result)
@@ -151,6 +156,29 @@ def _settle(commit: Commit) -> None:
     for lease in commit.live_leases():
         if leases.needs_settling(commit, lease) and not leases.settle(commit, lease.id):
             leases.notice(commit, lease.id, Event.UNFUNDED)
+        elif lease.phase is Phase.ACTIVE and leases.is_expired(lease, commit.at):
+            leases.notice(commit, lease.id, Event.EXPIRED)
+
+
+def _charge_for_early(
+    commit: Commit, snapshot: Snapshot, stocks: Sequence[Stock], early: frozenset[str]
+) -> None:
+    """Whoever had the round run at once pays for it, once, whether it wins or not."""
+    wallets_of = {agent.name: wallet_of(agent.uid) for agent in snapshot.agents}
+    for bid in sorted(snapshot.bids, key=_name):
+        if bid.uid not in early or bid.problem or bid.agent not in wallets_of:
+            continue
+        weight = max((_weight(bid, item) for item in stocks), default=0)
+        amount = fee(bid.price, weight)
+        wallet = commit.account(wallets_of[bid.agent])
+        if amount and wallet is not None and wallet.is_open and wallet.available >= amount:
+            commit.transfer(
+                f"early/{bid.uid}",
+                TransferKind.EARLY,
+                debit=wallet.id,
+                credit=REVENUE,
+                amount=amount,
+            )
 
 
 Refusals = dict[str, tuple[BidReason, str]]  # by uid, bids that no lot can serve as they are
@@ -234,7 +262,11 @@ def _asks(
     owners = {agent.name: agent.owner for agent in snapshot.agents}
     asks: list[Ask] = []
     refused: Refusals = {}
+    ages = _ages(standing, owners, commit.at)
     for bid in standing:
+        if bid.uid not in ages:
+            refused[bid.uid] = BidReason.TOO_MANY_BIDS, _TOO_MANY
+            continue
         able: list[Ask] = []
         why: list[tuple[BidReason, str]] = []
         for option, choice in enumerate((bid, *bid.otherwise)):
@@ -242,7 +274,7 @@ def _asks(
             if lots and isinstance(lots[0], BidReason):
                 why.append(lots)  # type: ignore[arg-type]
             else:
-                ask = _ask(choice, owners, shop.stocks, commit.at)
+                ask = _ask(choice, owners, shop.stocks, ages[bid.uid])
                 # A pool nobody has is named to the round, which says so.
                 lot = "" if lots else choice.pool
                 able.append(msgspec.structs.replace(ask, lot=lot, lots=lots, option=option))
@@ -273,7 +305,7 @@ def _name(bid: BidView) -> tuple[str, str]:
     return bid.namespace, bid.name
 
 
-def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], at: int) -> Ask:
+def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], age: int) -> Ask:
     # The earlier bid goes first; within a second a hash decides, which nobody can choose
     # to any effect. Running leases have small ties: they go before equal bids.
     chance = int.from_bytes(hashlib.sha256(bid.uid.encode()).digest()[:4], "big")
@@ -286,10 +318,13 @@ def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], at: i
         blocks=bid.blocks,
         spread=bid.spread,
         share=bid.share,
-        weight=ONE + _age(bid, at),
+        weight=ONE + age,
+        premium=preemption.TERM_PREMIUM_PERCENT if bid.term_seconds else 0,
         tie=((bid.created + 1) << 32) | chance,
         hold={
-            item.lot: leases.hold_for(bid.price, _weight(bid, item), item.pool.terms)
+            item.lot: leases.hold_for(
+                bid.price, _weight(bid, item), item.pool.terms, bid.term_seconds
+            )
             for item in stocks
             if bid.pool in ("", item.pool.name)
         },
@@ -305,10 +340,25 @@ def _weight(bid: BidView, item: Stock) -> int:
     return GPU_WEIGHT * gpus
 
 
-def _age(bid: BidView, at: int) -> int:
-    """In steps of a minute, so that a bid that waits is not news each second."""
-    waited = at // 1000 - bid.created if bid.created else 0
-    return preemption.age(waited - waited % 60)
+STANDING_MOST = 1000  # bids of one owner
+_TOO_MANY = f"its owner has {STANDING_MOST} older bids that stand; end some, or wait until they win"
+
+
+def _ages(standing: Sequence[BidView], owners: Mapping[str, str], at: int) -> dict[str, int]:
+    """
+    By bid, what waiting adds to its rank. An owner's bids share it: the oldest has all that
+    it waited for, the second half of it, and so on; or many small bids would age more than a
+    large one.
+    """
+    ages: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for bid in sorted(standing, key=lambda bid: (bid.created, bid.uid)):
+        place = counts[owners[bid.agent]] = counts.get(owners[bid.agent], 0) + 1
+        # In steps of a minute, so that a bid that waits is not news each second.
+        waited = at // 1000 - bid.created if bid.created else 0
+        if place <= STANDING_MOST:
+            ages[bid.uid] = preemption.age(waited - waited % 60) // place
+    return ages
 
 
 def _price(commit: Commit, item: Stock) -> LotPrice:
@@ -353,12 +403,13 @@ def _apply(
     stocks = {item.lot: item for item in stock}
     lots = {lot.name: lot for lot in given.lots}
     bids = {bid.uid: bid for bid in snapshot.bids}
+    ages = {ask.id: ask.weight - ONE for ask in given.asks}
     for gone in result.displaced:
         leases.notice(commit, gone.lease, Event.OUTBID, compensation=gone.compensation)
     for won in result.won:
         item, base = stocks[won.lot], lots[won.lot].base
         seat = inventory.seat(item, won)
-        _win(commit, snapshot, bids[won.ask], won, seat, item.pool, base)
+        _win(commit, snapshot, bids[won.ask], won, seat, item.pool, base, ages[won.ask])
     for kept in result.kept:
         _reprice(commit, kept.lease, kept.price)
     for lot in result.lots:
@@ -387,9 +438,12 @@ def _win(
     devices: tuple[Device, ...],
     pool: PoolView,
     base: int,
+    age: int,
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
     bid = (bid, *bid.otherwise)[won.option]
+    light = pool.terms
+    terms = light._replace(restart_seconds=pool.heavy_restart_seconds) if agent.heavy else light
     leases.win(
         commit,
         Winner(
@@ -400,7 +454,7 @@ def _win(
             agent=agent.name,
             owner=agent.owner,
         ),
-        pool.terms,
+        terms,
         pool=pool.name,
         domain=won.domain,
         devices=devices,
@@ -411,7 +465,11 @@ def _win(
         waits_for=won.waits_for,
         weight=won.weight,
         parts=won.parts,
-        age=_age(bid, commit.at),
+        age=age,
+        levy_percent=preemption.levy_percent(
+            terms.restart_seconds, light.restart_seconds, light.notice_seconds
+        ),
+        term=Term(bid.term_seconds, bid.renews),
     )
 
 

@@ -19,6 +19,7 @@ from bidplane.core.market import Domain, Incumbent, preemption
 from bidplane.core.market.lots import Kind, partition
 from bidplane.core.market.model import ONE, Won
 from bidplane.exchange.snapshot import BidView, DeviceView, PoolView
+from bidplane.ledger.leases import is_protected
 from bidplane.ledger.records import Lease
 from bidplane.wire.quantity import parse as parse_quantity
 
@@ -242,13 +243,15 @@ def fits_geometry(stock: Stock, part: Device) -> bool:
 
 def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> list[Incumbent]:
     """
-    The running leases that others may displace. A lease that waits or drains is out of
-    the contest, with its devices; so is one whose devices are no longer for sale here, or
-    are cut otherwise than they are sold now.
+    The running leases that others may displace. A lease that waits, drains, or has its term
+    is out of the contest, with its devices; so is one whose devices are no longer for sale
+    here, or are cut otherwise than they are sold now.
     """
     found = []
     for lease in leases:
         if lease.phase is not Phase.ACTIVE or lease.pool != stock.pool.name:
+            continue
+        if is_protected(lease, at):
             continue
         seats: dict[str, list[str]] = {}
         for device in lease.devices:

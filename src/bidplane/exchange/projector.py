@@ -228,6 +228,7 @@ def lease_status(lease: Lease) -> LeaseStatus:
         active_at=stamp(lease.active_at),
         notice_at=stamp(lease.notice_at),
         reclaim_at=stamp(lease.reclaim_at),
+        protected_until=stamp(lease.term_until),
         released_at=stamp(lease.released_at),
         reason=lease.reason,
         charged=format_credits(lease.charged),

@@ -13,6 +13,7 @@ import structlog
 
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE, Kind
 from bidplane.api.lease import Phase
+from bidplane.core.market.early import Bucket
 from bidplane.exchange import snapshot
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.http import ExchangeApp, News
@@ -43,6 +44,10 @@ class Exchange:
             informer.on_change(lambda *_: self._note_change())
         self._urgent = asyncio.Event()
         self.informers[GPU_LEASE].on_change(self._note_lease)
+        self.informers[BID].on_change(self._note_bid)
+        self._buckets: dict[str, Bucket] = {}  # by owner
+        self._early: set[str] = set()  # bids for which the next round is run at once
+        self._asked: set[str] = set()  # bids that have asked for theirs
         self._engine = Engine(ledger)
         self._ledger = ledger
         self._projector = Projector(client, ledger, self.informers)
@@ -95,7 +100,8 @@ class Exchange:
         if not self._has_work(now):
             return None
         self._changed, self._looked_at = False, now
-        self._report = self._engine.run_round(self._snapshot(), now)
+        early, self._early = frozenset(self._early), set()
+        self._report = self._engine.run_round(self._snapshot(), now, early)
         self._news.publish(self._report.result.lots, recorded=self._report.recorded)
         self._to_tell.set()
         return self._report
@@ -137,6 +143,24 @@ class Exchange:
         phase = (lease.get("status") or {}).get("phase")
         left = snapshot.is_deleted(lease)
         if left or (phase == Phase.PENDING and snapshot.is_claimed(lease)):
+            self._urgent.set()
+
+    def _note_bid(self, event: EventType, bid: Object) -> None:
+        """An urgent bid has its round at once, if its owner may ask for one more."""
+        uid = bid["metadata"]["uid"]
+        if event == "DELETED":
+            self._asked.discard(uid)
+            return
+        view = snapshot.bid_view(bid) if bid["spec"].get("urgent") else None
+        if view is None or bid.get("status") or uid in self._asked:
+            return
+        agent = self.informers[AGENT].get(None, view.agent)
+        owner = snapshot.agent_view(agent).owner if agent is not None else ""
+        left = self._buckets.get(owner, Bucket()).take(round(self._clock.now() * 1000))
+        self._asked.add(uid)
+        if left is not None and owner:
+            self._buckets[owner] = left
+            self._early.add(uid)
             self._urgent.set()
 
     def _note_change(self) -> None:

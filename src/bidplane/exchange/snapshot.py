@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import AgentSpec, host_namespace
+from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
 from bidplane.api.lease import CLAIMED, Device
 from bidplane.api.money import parse_credits, parse_price
@@ -36,6 +36,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     cap: int = 0
     deleting: bool = False
     suspended: bool = False
+    heavy: bool = False  # its restart class
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,6 +49,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     max_lots: int = LOTS_MOST
     target_percent: int
     terms: Terms
+    heavy_restart_seconds: int = 0
     exact: bool = False
     float_percent: int = 0
 
@@ -68,6 +70,9 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     distinct: str = ""
     otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
     deadline: int = 0  # seconds; 0 is none
+    term_seconds: int = 0
+    renews: bool = True
+    urgent: bool = False
     created: int = 0  # seconds
     problem: str = ""  # why it cannot be read
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
@@ -135,7 +140,13 @@ def agent_view(agent: Object) -> AgentView:
         cap = parse_credits(spec.carry_over) if spec.carry_over else 2 * refill
     except ValueError:  # the API refuses such an Agent; one that got in gets no refill
         return view
-    return msgspec.structs.replace(view, owner=spec.owner, refill=refill, cap=cap)
+    return msgspec.structs.replace(
+        view,
+        owner=spec.owner,
+        refill=refill,
+        cap=cap,
+        heavy=spec.restart_class is RestartClass.HEAVY,
+    )
 
 
 def pool_view(pool: Object) -> PoolView | None:
@@ -155,6 +166,7 @@ def pool_view(pool: Object) -> PoolView | None:
         max_lots=spec.max_lots,
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
+        heavy_restart_seconds=spec.heavy_restart_seconds,
         exact=spec.clearing is Clearing.EXACT,
         float_percent=spec.instant_float_percent,
     )
@@ -187,7 +199,14 @@ def bid_view(bid: Object) -> BidView | None:
         rest = [_choice(view, choice) for choice in spec.otherwise]
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error))
-    return msgspec.structs.replace(first, otherwise=tuple(rest), deadline=deadline)
+    common: dict[str, Any] = {
+        "deadline": deadline,
+        "term_seconds": spec.term_seconds,
+        "renews": spec.renew,
+        "urgent": spec.urgent,
+    }
+    otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in rest)
+    return msgspec.structs.replace(first, otherwise=otherwise, **common)
 
 
 def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:

@@ -27,6 +27,8 @@ _REFUSALS = (
     BidReason.BAD_BID,
     BidReason.DEADLINE_PASSED,
 )
+# TooManyBids stands, and is taken in when an older one is gone.
+_PUT_OFF = (BidReason.TOO_MANY_BIDS,)
 
 
 def bid_statuses(
@@ -55,7 +57,8 @@ def bid_statuses(
             )
         elif bid.uid in refused:
             reason, message = refused[bid.uid]
-            statuses[bid.uid] = BidStatus(phase=BidPhase.REFUSED, reason=reason, message=message)
+            phase = BidPhase.WAITING if reason in _PUT_OFF else BidPhase.REFUSED
+            statuses[bid.uid] = BidStatus(phase=phase, reason=reason, message=message)
         elif bid.uid in lost:
             free = available.get(bid.agent, "")
             statuses[bid.uid] = _lost_status(lost[bid.uid], number, free)

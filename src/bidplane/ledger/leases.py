@@ -36,6 +36,13 @@ class Terms(NamedTuple):
     epoch_seconds: int
 
 
+class Term(NamedTuple):
+    """For how long a lease is protected, at the price it was won at."""
+
+    seconds: int = 0
+    renews: bool = True
+
+
 class Winner(NamedTuple):
     """Who won, by the bid as it is named on the host."""
 
@@ -47,13 +54,20 @@ class Winner(NamedTuple):
     owner: str
 
 
+_NO_TERM = Term()
+
+
 def terms_of(lease: Lease) -> Terms:
     return Terms(lease.notice_seconds, lease.restart_seconds, lease.epoch_seconds)
 
 
-def hold_for(price: int, weight: int, terms: Terms) -> int:
-    """What must be held for a bid to take part, and kept held while its lease runs."""
-    return rent(price, weight, cover_seconds(terms.epoch_seconds, terms.notice_seconds))
+def hold_for(price: int, weight: int, terms: Terms, term_seconds: int = 0) -> int:
+    """
+    What must be held for a bid to take part, and kept held while its lease runs: an epoch
+    at its highest price, or all that is left of its term.
+    """
+    cover = cover_seconds(terms.epoch_seconds, terms.notice_seconds)
+    return rent(price, weight, max(cover, term_seconds))
 
 
 def win(
@@ -73,6 +87,8 @@ def win(
     parts: tuple[int, ...] = (),
     age: int = 0,
     instant: bool = False,
+    levy_percent: int = preemption.LEVY_PERCENT,
+    term: Term = _NO_TERM,
 ) -> Lease:
     """
     A new lease, its hold opened. It is ready once all of `waits_for` have left. Without a
@@ -102,6 +118,9 @@ def win(
         waits_for=waits_for,
         age=age,
         instant=instant,
+        levy_percent=levy_percent,
+        term_seconds=term.seconds,
+        renews=term.renews,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
@@ -114,7 +133,7 @@ def win(
             amount=owed,
             lease=lease.id,
         )
-    lease = _open_hold(commit, lease, hold_for(max_price, weight, terms) - owed)
+    lease = _open_hold(commit, lease, hold_for(max_price, weight, terms, term.seconds) - owed)
     commit.add_lease(lease)
     return lease
 
@@ -129,6 +148,7 @@ def claim(commit: Commit, id: str) -> Lease:
             active_at=commit.at,
             charged_until=commit.at,
             settled_at=commit.at,
+            term_until=commit.at + 1000 * lease.term_seconds if lease.term_seconds else 0,
         )
     elif lease.claimed:
         return lease
@@ -152,12 +172,24 @@ def needs_settling(commit: Commit, lease: Lease) -> bool:
     return left < least or commit.at >= lease.settled_at + 1000 * lease.epoch_seconds
 
 
+def is_protected(lease: Lease, at: int) -> bool:
+    """Whether its term runs: nobody displaces it, and its price stands."""
+    return at < lease.term_until
+
+
+def is_expired(lease: Lease, at: int) -> bool:
+    """Whether it must have its notice now, to be gone when its term is over."""
+    ends = lease.term_until - 1000 * lease.notice_seconds
+    return bool(lease.term_until) and not lease.renews and at >= ends
+
+
 def settle(commit: Commit, id: str) -> bool:
     """Bill what was used and hold the next epoch; False if the wallet cannot cover it."""
     lease, left = _bill(commit, _lease(commit, id))
     terms = terms_of(lease)
     ahead = max(0, -lease.meter(commit.at).balance)  # paid already: need not be held again
-    wanted = max(0, hold_for(lease.max_price, lease.weight, terms) - ahead)
+    left_of_term = max(0, lease.term_until - commit.at) // 1000
+    wanted = max(0, hold_for(lease.max_price, lease.weight, terms, left_of_term) - ahead)
     wallet = commit.account(lease.wallet)
     funded = wallet is not None and wallet.available >= wanted
     # Unfunded, it drains on what was already held.
@@ -263,7 +295,7 @@ def _bill(commit: Commit, lease: Lease, *, least: int = 0) -> tuple[Lease, int]:
     hold = commit.hold(lease.hold)
     due = min(max(meter.due, least - lease.charged), hold.amount)
     commit.close_hold(hold, captured=due)
-    levy = preemption.levy(due)
+    levy = preemption.levy(due, lease.levy_percent)
     for kind, credit, amount in (
         (TransferKind.RENT, REVENUE, due - levy),
         (TransferKind.LEVY, fund_of(lease.pool), levy),

@@ -31,6 +31,7 @@ class TransferKind(enum.StrEnum):
     PREEMPTION = "preemption"  # wallet of a preemptor → the pool's fund, before its first rent
     COMPENSATION = "compensation"  # the pool's fund → wallet of a displaced lease
     SEED = "seed"  # mint → a pool's fund
+    EARLY = "early"  # wallet → revenue, for a round before its time
     TRANSFER = "transfer"  # wallet → wallet, by the agent's hand
     CLOSE = "close"  # wallet → mint, what an agent leaves behind
 
@@ -148,6 +149,10 @@ class Lease(Record, frozen=True, kw_only=True):
     instant: bool = False  # sold between rounds, at the posted price
     breached_at: int = 0  # when a device of it was no longer there: rent stopped
     parts: tuple[int, ...] = ()  # of a gang: how many of `devices` each block has
+    levy_percent: int = 5  # of its rent, what goes to the pool's fund
+    term_seconds: int = 0  # for so long nobody displaces it, and its price stands
+    term_until: int = 0  # when that ends, once it has begun
+    renews: bool = True  # whether it goes on after its term
     sequence: int = 0
 
     @property

@@ -83,6 +83,8 @@ def _text(transfer: Transfer, ledger: Ledger, wallet: str) -> str:
             return f"paid ahead for lease-{transfer.lease}: what those it displaced are owed"
         case TransferKind.COMPENSATION:
             return f"compensation: lease-{transfer.lease} was outbid"
+        case TransferKind.EARLY:
+            return "fee for a round before its time"
         case TransferKind.CLOSE:
             return "returned when the agent was deleted"
         case TransferKind.SEED:

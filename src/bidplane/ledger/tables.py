@@ -64,7 +64,9 @@ CREATE TABLE lease (
     settled_at INTEGER NOT NULL, charged INTEGER NOT NULL, compensation INTEGER NOT NULL,
     hold TEXT NOT NULL, holds INTEGER NOT NULL,
     age INTEGER NOT NULL, instant INTEGER NOT NULL, breached_at INTEGER NOT NULL,
-    parts TEXT NOT NULL, sequence INTEGER NOT NULL,
+    parts TEXT NOT NULL, levy_percent INTEGER NOT NULL,
+    term_seconds INTEGER NOT NULL, term_until INTEGER NOT NULL, renews INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';

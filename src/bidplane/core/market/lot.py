@@ -177,7 +177,7 @@ def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Wo
                 ask=winner.id,
                 lot=lot.name,
                 gpus=_count(winner.block),
-                price=contest.clearing.critical_price(winner),
+                price=entry.ask.with_premium(contest.clearing.critical_price(winner)),
                 hold=entry.hold,
                 minimum=sum(contest.owed[winner.id, lease] for lease in seat.taken_from),
                 domain=seat.domain,
@@ -229,27 +229,29 @@ def _lost(
     lot: Lot, entries: Sequence[Admitted], refused: Sequence[Refused], contest: Contest
 ) -> list[Lost]:
     clearing = contest.clearing
-    options = {entry.ask.id: entry.option for entry in entries}
+    admitted = {entry.ask.id: entry for entry in entries}
     lost = []
     for loser in clearing.losers:
-        if loser.id in options:
+        if loser.id in admitted:
+            ask = admitted[loser.id].ask
             price = clearing.price_to_win(loser)
             lost.append(
                 Lost(
                     ask=loser.id,
                     reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
                     lot=lot.name,
-                    price=loser.price,
+                    price=ask.price,
                     gpus=_count(loser.block),
-                    price_to_win=price,
+                    price_to_win=None if price is None else ask.with_premium(price),
                     share=loser.block.share,
-                    option=options[loser.id],
+                    option=admitted[loser.id].option,
                     weight=weight_of(loser.block, lot.leaves),
                 )
             )
     for ask, loss, block in refused:
         price = clearing.price_to_win(new(ask, block, lot.base))
-        lost.append(msgspec.structs.replace(loss, price_to_win=price))
+        to_win = None if price is None else ask.with_premium(price)
+        lost.append(msgspec.structs.replace(loss, price_to_win=to_win))
     return lost
 
 
@@ -312,7 +314,7 @@ def _count(block: Block) -> int:
 
 
 def new(ask: Ask, block: Block, base: int) -> Contestant:
-    return Contestant(ask.id, block, ask.price, ask.weight, ask.tie, base)
+    return Contestant(ask.id, block, ask.offered, ask.weight, ask.tie, base)
 
 
 def running(lease: Incumbent) -> Contestant:

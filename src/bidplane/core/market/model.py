@@ -86,6 +86,16 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     # What would do instead, in order of preference. Of all, one takes part in a round.
     otherwise: tuple[Ask, ...] = ()
     option: int = 0  # which of the bid's alternatives it is; 0 is the first
+    premium: int = 0  # percent that it pays beyond what it competes with: for a term
+
+    @property
+    def offered(self) -> int:
+        """What it competes with: its price without the premium."""
+        return self.price * 100 // (100 + self.premium)
+
+    def with_premium(self, price: int) -> int:
+        """What it must bid to compete with `price`. Never above its own for what it offered."""
+        return -(-price * (100 + self.premium) // 100)
 
     @property
     def choices(self) -> dict[int, Ask]:

@@ -24,6 +24,7 @@ HYSTERESIS_PERCENT = 5
 PAYBACK_SECONDS = 300
 MOST_WEIGHT = 3 * ONE  # whatever a pool declares, a bid three times as high gets through
 
+MOST_LEVY_PERCENT = 25
 LEVY_PERCENT = 5  # of every rent, into the pool's fund
 
 
@@ -56,9 +57,23 @@ def compensation(
     return min(paid, rent(price, weight, notice_seconds + restart_seconds))
 
 
-def levy(rent: int) -> int:
+def levy(rent: int, percent: int) -> int:
     """The part of a rent that goes to the pool's fund."""
-    return rent * LEVY_PERCENT // 100
+    return rent * percent // 100
+
+
+def levy_percent(restart_seconds: int, light_seconds: int, notice_seconds: int) -> int:
+    """
+    In proportion to what a displaced lease of that class may cost the fund: who ranks
+    higher for a heavy restart pays for it.
+    """
+    light = max(1, light_seconds + notice_seconds)
+    part = LEVY_PERCENT * (restart_seconds + notice_seconds) // light
+    return min(MOST_LEVY_PERCENT, max(LEVY_PERCENT, part))
+
+
+# A term is bought with the lead that a running lease would have had without it.
+TERM_PREMIUM_PERCENT = 25
 
 
 def seed(price: int, devices: int, notice_seconds: int, restart_seconds: int) -> int:

@@ -54,7 +54,7 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
-    for first in sorted(given.asks, key=lambda a: (-a.price * a.weight, a.tie, a.id)):
+    for first in sorted(given.asks, key=lambda a: (-a.offered * a.weight, a.tie, a.id)):
         entry = _entry(first, lots, router)
         ask, lot, block = entry.ask, entry.lot, entry.block
         if routed and lot is not None:
@@ -75,7 +75,7 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
             continue
         hold = ask.hold.get(lot.name, 0)
         left = available.get(ask.agent, 0) - hold
-        if ask.price < lot.base:
+        if ask.offered < lot.base:
             refused.append(Refused(ask, loss, block))
         elif left < 0:
             poor = msgspec.structs.replace(loss, reason=BidReason.WALLET_TOO_SMALL, short=-left)

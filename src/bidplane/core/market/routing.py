@@ -42,11 +42,11 @@ class Router:
     def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[bool, int]:
         """What the ask would gain there, by today's prices; less than nothing if it cannot win."""
         closed, price, _ = self._entries[lot.name].rank(block)
-        return not closed, (ask.price - price) * weight_of(block, lot.leaves)
+        return not closed, (ask.offered - price) * weight_of(block, lot.leaves)
 
     def take(self, ask: Ask, block: Block, lot: Lot) -> None:
         """The ask goes there: who comes after it finds that much less."""
-        if ask.price >= lot.base:
+        if ask.offered >= lot.base:
             self._entries[lot.name].take(block)
 
 

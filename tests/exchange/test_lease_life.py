@@ -1,0 +1,174 @@
+"""A lease's life beyond winning and leaving: terms, renewal, early rounds, restart classes, age."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bidplane.api.bid import BidPhase, BidReason
+from bidplane.api.lease import Phase
+from bidplane.core.market import preemption
+from bidplane.core.market.early import MOST, Bucket, fee
+from bidplane.core.market.model import ONE
+from bidplane.exchange import engine
+from bidplane.exchange.snapshot import BidView
+from bidplane.ledger.records import REVENUE, TransferKind
+
+from .market import Market
+from .words import CREDIT, PRICE, agent, bid, pool
+
+FLOOR = 100_000
+
+
+def with_term(made: BidView, seconds: int, **more: Any) -> BidView:
+    return msgspec.structs.replace(made, term_seconds=seconds, **more)
+
+
+def test_a_term_is_held_whole_and_nobody_displaces_it(market: Market) -> None:
+    rich = (agent("trainer", refill=1000), agent("chat", refill=1000))
+    market.round(with_term(bid("b1", "trainer", 4, PRICE), 600), agents=rich)
+    lease = market.lease("b1")
+    assert lease.win_price == FLOOR * 125 // 100, "a quarter more than without"
+    wallet = next(a for a in market.ledger.accounts() if a.name == "trainer")
+    assert wallet.held == 4 * 600 * PRICE // 3600
+    market.claim("b1")
+    report = market.round(bid("b2", "chat", 4, 100 * PRICE), after=300)
+    assert report.bids["b2"].reason is BidReason.NO_FREE_BLOCK
+    assert market.lease("b1").price == lease.win_price
+    # After its term it is as any other.
+    report = market.round(after=301)
+    assert [d.lease for d in report.result.displaced] == [lease.id]
+    assert market.lease("b1").charged == -(-4 * 601 * lease.win_price // 3600)
+
+
+def test_a_term_that_does_not_renew_ends_on_time_with_its_notice(market: Market) -> None:
+    made = with_term(bid("b1", "trainer", 1, PRICE), 120, renews=False)
+    market.round(made)
+    market.claim("b1")
+    ends = market.now + 120
+    market.round(after=89)
+    assert market.lease("b1").phase is Phase.ACTIVE
+    market.round(after=1)
+    lease = market.lease("b1")
+    assert (lease.phase, lease.reason) == (Phase.DRAINING, "Expired")
+    assert lease.reclaim_at == round(ends * 1000)
+    assert lease.compensation == 0
+
+
+def test_a_term_given_back_early_pays_for_what_it_used(market: Market) -> None:
+    market.round(with_term(bid("b1", "trainer", 1, PRICE), 3000))
+    market.claim("b1")
+    market.leave("b1", after=30)
+    assert market.balance("trainer") == 10 * CREDIT - -(-30 * 125_000 // 3600)
+    wallet = next(a for a in market.ledger.accounts() if a.name == "trainer")
+    assert wallet.held == 0
+
+
+def test_a_term_the_wallet_cannot_hold_is_refused(market: Market) -> None:
+    report = market.round(with_term(bid("b1", "trainer", 4, PRICE), 86_400))
+    assert report.bids["b1"].reason is BidReason.WALLET_TOO_SMALL
+    assert market.balance("trainer") == 10 * CREDIT
+
+
+def test_with_a_term_one_competes_with_less(market: Market) -> None:
+    """Of two equal bids the one without a term wins, and the other is told what would have."""
+    plain = bid("b1", "trainer", 4, 2 * PRICE)
+    report = market.round(plain, with_term(bid("b2", "chat", 4, 2 * PRICE), 60))
+    assert report.bids["b1"].phase is BidPhase.WON
+    assert report.bids["b2"].price_to_win in ("9.00", "9.000002")  # a tie may go either way
+    assert "would have won" in report.bids["b2"].message
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9))
+def test_what_competes_with_a_price_is_the_least_that_does(price: int, other: int) -> None:
+    from bidplane.core.market import Ask
+
+    ask = Ask(id="a", agent="a", owner="a", gpus=1, price=price, premium=25)
+    assert ask.with_premium(ask.offered) <= price
+    least = ask.with_premium(other)
+    assert msgspec.structs.replace(ask, price=least).offered >= other
+    assert msgspec.structs.replace(ask, price=least - 1).offered < other
+
+
+def test_an_early_round_costs_a_fee_once(market: Market) -> None:
+    market.round()
+    made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), urgent=True)
+    market.change(bids=(made,))
+    market.now += 0.1
+    paid = fee(PRICE, 2 * 56)
+    for _ in range(2):
+        market.engine.run_round(market.world, market.now, frozenset({"b1"}))
+    assert market.lease("b1").phase is Phase.PENDING
+    assert market.balance("trainer") == 10 * CREDIT - paid
+    fees = [t for t in market.ledger.transfers_of(REVENUE) if t.kind is TransferKind.EARLY]
+    assert [t.amount for t in fees] == [paid]
+
+
+def test_an_owner_may_not_call_rounds_for_ever() -> None:
+    bucket: Bucket | None = Bucket()
+    for n in range(MOST):
+        assert bucket is not None
+        bucket = bucket.take(1_000_000 + n)
+    assert bucket is not None
+    assert bucket.take(1_000_100) is None
+    assert bucket.take(1_000_000 + 10_000) is not None
+
+
+@given(st.lists(st.integers(0, 30_000), max_size=60))
+def test_a_bucket_gives_no_more_than_it_fills(waits: list[int]) -> None:
+    bucket, now, taken = Bucket(), 1_000_000, 0
+    for wait in waits:
+        now += wait
+        left = bucket.take(now)
+        if left is not None:
+            bucket, taken = left, taken + 1
+    assert taken <= MOST + (now - 1_000_000) // 10_000 + 1
+
+
+def test_a_heavy_restart_ranks_higher_and_pays_more_levy(market: Market) -> None:
+    heavy = msgspec.structs.replace(agent("trainer"), heavy=True)
+    terms = msgspec.structs.replace(pool(), heavy_restart_seconds=180)
+    market.round(
+        bid("b1", "trainer", 2, PRICE),
+        bid("b2", "chat", 2, PRICE),
+        agents=(heavy, agent("chat")),
+        pools=(terms,),
+    )
+    market.claim("b1", "b2")
+    market.round(after=100)
+    weights = {i.agent: i.weight for i in market.engine_input().incumbents}
+    assert weights["trainer"] > weights["chat"]
+    assert max(weights.values()) <= preemption.MOST_WEIGHT == 3 * ONE
+    assert market.lease("b1").levy_percent == 5 * 210 // 60
+    assert market.lease("b2").levy_percent == 5
+    market.leave("b1", "b2")
+    levies = {
+        t.lease: t.amount
+        for t in market.ledger.transfers_of("fund/h100")
+        if t.kind is TransferKind.LEVY
+    }
+    assert max(levies.values()) > 3 * min(levies.values())
+
+
+def test_the_bids_of_an_owner_share_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = [bid(f"b{n}", name, 1, PRICE, created=n) for n, name in enumerate("aabc", start=1)]
+    owners = {"a": "ann", "b": "ann", "c": "carl"}
+    ages = engine._ages(old, owners, 1000 * 1800 * 10)
+    assert [ages[f"b{n}"] for n in (1, 2, 3, 4)] == [512, 256, 170, 512]
+    monkeypatch.setattr(engine, "STANDING_MOST", 2)
+    assert "b3" not in engine._ages(old, owners, 0)
+
+
+def test_an_owner_with_too_many_bids_waits_with_the_newest(
+    market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "STANDING_MOST", 1)
+    report = market.round(
+        bid("b1", "trainer", 4, PRICE, created=1), bid("b2", "trainer", 4, PRICE, created=2)
+    )
+    assert report.bids["b2"].reason is BidReason.TOO_MANY_BIDS
+    assert report.bids["b2"].phase is BidPhase.WAITING
