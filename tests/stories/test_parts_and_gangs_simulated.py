@@ -287,3 +287,57 @@ def test_a_lease_bid_for_by_hand_is_used_by_pods_that_name_it() -> None:
         await world.until(lambda: nothing_leased(world), within=60)
 
     played(story)
+
+
+async def paced(world: World, name: str, strategy: str, **spec: str) -> None:
+    made = agent(name)
+    made["spec"] |= {"strategy": strategy, **spec}
+    await world.client().create(AGENT, made, None)
+
+    async def open_() -> bool:
+        found = await world.client().get(AGENT, name, None)
+        return labels.WALLET_FINALIZER in found["metadata"].get("finalizers", ())
+
+    await world.until(open_, within=60)
+
+
+def test_a_thrifty_pod_begins_low_and_raises_its_bid_until_it_wins() -> None:
+    async def story(world: World) -> None:
+        await paced(world, "saver", "thrifty", maxPrice="0.20")
+        plane = world.client("saver")
+        await plane.create(POD, pod("later", limits={"nvidia.com/gpu": "1"}), "default")
+
+        async def waits() -> bool:
+            bids = (await plane.list(BID)).items
+            return any((b.get("status") or {}).get("reason") == "BelowReserve" for b in bids)
+
+        await world.until(waits, within=60)
+        (bid,) = (await plane.list(BID)).items
+        first = bid["spec"]["maxPrice"]
+        assert first.startswith("0.05")
+        began = world.clock.now()
+        await world.until(lambda: phase(world, "later", "Running", "saver"), within=3600)
+        assert world.clock.now() - began > 600, "the floor is a tenth: it takes a third of an hour"
+        (bid,) = (await plane.list(BID)).items
+        assert first < bid["spec"]["maxPrice"] < "0.12"
+
+    played(story)
+
+
+def test_a_steady_agent_never_promises_more_than_it_is_granted() -> None:
+    async def story(world: World) -> None:
+        await paced(world, "even", "steady", maxPrice="1.00", refill="1.50")
+        plane = world.client("even")
+        wanted = {"nvidia.com/gpu": "1"}
+        for name in ("a", "b", "c"):
+            marks = {"bidplane.dev__simulated_seconds": "100", "bidplane.dev__pool": "a100"}
+            await plane.create(POD, pod(name, limits=wanted, **marks), "default")
+        await until_phase(world, "Running", "a", "b", plane="even")
+        assert world.ledger is not None
+        live = world.ledger.live_leases()
+        assert sorted(lease.max_price for lease in live) == [500_000, 1_000_000]
+        await asyncio.sleep(30)
+        assert not await phase(world, "c", "Running", "even")
+        await until_phase(world, "Succeeded", "a", "b", "c", plane="even")
+
+    played(story)

@@ -27,6 +27,15 @@ class RestartClass(enum.StrEnum):
     HEAVY = "heavy"  # the pool's heavyRestartSeconds
 
 
+class Strategy(enum.StrEnum):
+    """How pods bid that name no price; `core/market/strategy` says what each does."""
+
+    MANUAL = "manual"
+    STEADY = "steady"
+    THRIFTY = "thrifty"
+    DEADLINE = "deadline"
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     owner: str  # who answers for it; caps and compensation are counted per owner
     team: str = ""
@@ -39,6 +48,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     suspended: bool = False
     # Its pods may reach the machine they run on: hostPath, hostNetwork, privileged, …
     trusted: bool = False
+    strategy: Strategy = Strategy.MANUAL  # how those bid, round after round
     # What a restart costs its work: `heavy` ranks higher once it runs, and pays more levy.
     restart_class: RestartClass = RestartClass.LIGHT
 

@@ -62,6 +62,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Of a gang, one object each: which this is, counted from 0, and how many there are.
     part: int = 0
     parts: int = 1
+    weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

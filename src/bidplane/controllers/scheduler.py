@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import DEFAULT_MAX_PRICE
+from bidplane.api.agent import DEFAULT_MAX_PRICE, Strategy
 from bidplane.api.kinds import (
     BID,
     DEVICE_CLASS,
@@ -25,6 +25,7 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
 )
+from bidplane.api.money import parse_credits
 from bidplane.core import pending, scheduling
 from bidplane.core.claiming import ADMIN_LABEL, AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.scheduling import (
@@ -33,6 +34,7 @@ from bidplane.core.scheduling import (
     DeleteBid,
     Explain,
     Operation,
+    PriceBid,
     ReleaseLease,
     Snapshot,
 )
@@ -44,6 +46,7 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
+PACE_SECONDS = 5.0  # how often a strategy is asked what to offer now
 KINDS = (POD, BID, GPU_LEASE, NODE)
 _LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
 
@@ -75,6 +78,9 @@ class SchedulerController:
             max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
             suspended=bool(spec.get("suspended")),
             devices=await self._devices(plane, cache),
+            strategy=Strategy(spec.get("strategy") or Strategy.MANUAL),
+            hourly=parse_credits(spec.get("refill") or "0") * spec.get("priority", 1),
+            now=self._clock.now(),
         )
         refused: list[ApiError] = []
         for operation in scheduling.plan(snapshot):
@@ -88,7 +94,9 @@ class SchedulerController:
             pod["spec"].get("resourceClaims") and scheduling.is_pending(pod)
             for pod in snapshot.pods
         )
-        return _LOOK_AGAIN_SECONDS if waiting else None
+        if waiting:
+            return _LOOK_AGAIN_SECONDS
+        return PACE_SECONDS if scheduling.is_paced(snapshot) else None
 
     async def _devices(self, plane: str, cache: PlaneCache) -> Devices:
         """
@@ -120,6 +128,17 @@ class SchedulerController:
             match operation:
                 case CreateBid(bid=bid):
                     await client.create(BID, bid, bid["metadata"]["namespace"])
+                case PriceBid(bid=bid, max_price=price):
+                    metadata = bid["metadata"]
+                    await client.patch(
+                        BID,
+                        metadata["name"],
+                        {
+                            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                            "spec": {"maxPrice": price},
+                        },
+                        metadata["namespace"],
+                    )
                 case DeleteBid(bid=bid):
                     metadata = bid["metadata"]
                     await client.delete(

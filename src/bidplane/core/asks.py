@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -36,6 +37,8 @@ class Ask(msgspec.Struct, frozen=True):
     gang: str = ""  # the pods of one gang are bid for, won and bound together
     gang_size: int = 1
     bid: str = ""  # a Bid written by hand, of which this pod uses what it won
+    deadline: str = ""  # RFC 3339; "" is none
+    work_seconds: int = 0  # 0: it does not say
 
 
 def ask_of(pod: Object) -> Ask:
@@ -62,7 +65,31 @@ def ask_of(pod: Object) -> Ask:
         gang=gang,
         gang_size=_gang_size(annotations) if gang else 1,
         bid=annotations.get(labels.BID_NAME, ""),
+        deadline=_time(annotations),
+        work_seconds=_work(annotations),
     )
+
+
+def _time(annotations: Object) -> str:
+    text: str = annotations.get(labels.DEADLINE, "")
+    try:
+        if text and datetime.fromisoformat(text).tzinfo is None:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"metadata.annotations[{labels.DEADLINE}]: {text!r} is not a time: write it as"
+            ' RFC 3339, for example "2026-11-15T23:00:00Z"'
+        ) from None
+    return text
+
+
+def _work(annotations: Object) -> int:
+    text = annotations.get(labels.WORK_SECONDS, "0")
+    if not _WHOLE.fullmatch(text):
+        raise ValueError(
+            f"metadata.annotations[{labels.WORK_SECONDS}]: {text!r} is not a number of seconds"
+        )
+    return int(text)
 
 
 def _gang_size(annotations: Object) -> int:

@@ -13,18 +13,25 @@ order, and planning again comes to the same end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import Strategy
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import BID, Object
 from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
 from bidplane.core import claiming
 from bidplane.core.asks import Ask, ask_of, memory_choices
+from bidplane.core.chain import FRACTIONS, block_size
 from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
+from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.pacing import Offer
+from bidplane.core.market.strategy import WORK_SECONDS, Wish, offer
 from bidplane.core.translation import host_name
 
 _FINISHED = ("Succeeded", "Failed")
@@ -40,11 +47,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_price: str  # for pods that name none
     suspended: bool = False  # the agent keeps everything and spends nothing
     devices: Devices = Devices()
+    strategy: Strategy = Strategy.MANUAL  # how those bid
+    hourly: int = 0  # micro-credits the agent is granted an hour
+    now: float = 0.0
 
 
 class CreateBid(msgspec.Struct, frozen=True):
     pod: Object
     bid: dict[str, Any]
+
+
+class PriceBid(msgspec.Struct, frozen=True):
+    """Offer another price, as the agent's strategy has it now."""
+
+    bid: Object
+    max_price: str
 
 
 class DeleteBid(msgspec.Struct, frozen=True):
@@ -71,6 +88,7 @@ class Explain(msgspec.Struct, frozen=True):
 
 Operation = (
     CreateBid
+    | PriceBid
     | DeleteBid
     | BindPod
     | ReleaseLease
@@ -87,8 +105,9 @@ def plan(snapshot: Snapshot) -> list[Operation]:
         return list(_suspended(snapshot, pending))
     operations: list[Operation] = list(_bids_without_pod(snapshot, pending))
     operations += claiming.releases(snapshot.devices, snapshot.pods)
+    offers = _offers(snapshot, pending)
     for pod in pending:
-        operations.extend(_pending(snapshot, pod))
+        operations.extend(_pending(snapshot, pod, offers))
     operations.extend(_idle_leases(snapshot, pending))
     return operations
 
@@ -149,7 +168,7 @@ def _cut(name: str, length: int) -> str:
     return name[:length].rstrip("-.")
 
 
-def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
+def _pending(snapshot: Snapshot, pod: Object, offers: Mapping[str, Offer]) -> Iterator[Operation]:
     try:
         ask = ask_of(pod)
     except ValueError as error:  # a plane that does not refuse such a pod let it in
@@ -173,8 +192,12 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
         yield from _guest(snapshot, pod, ask)
         return
     bid = _bid_of(snapshot, pod)
+    offered = offers[pod["metadata"]["uid"]]
     if bid is None:
-        yield CreateBid(pod, _bid_for(pod, ask, snapshot.max_price))
+        if offered.price:
+            yield CreateBid(pod, _bid_for(pod, ask, format_credits(offered.price)))
+        else:
+            yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
         return
     if phase_of(bid) == BidPhase.ENDED:
         # Won, and let go of before the pod was bound. A bid wins once, so ask anew.
@@ -184,6 +207,8 @@ def _pending(snapshot: Snapshot, pod: Object) -> Iterator[Operation]:
     if lease is not None and _can_take(snapshot, lease):
         yield BindPod(pod, lease["metadata"]["name"])
         return
+    if lease is None and phase_of(bid) in ("", BidPhase.WAITING):
+        yield from _bid_anew(snapshot, ask, bid, offered.price)
     yield _explain(pod, bid, lease)
 
 
@@ -243,6 +268,94 @@ def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
 
 def _is_by_hand(bid: Object) -> bool:
     return not {labels.POD_UID, labels.GANG} & set(bid["metadata"].get("labels") or {})
+
+
+def is_paced(snapshot: Snapshot) -> bool:
+    """Whether what its pods offer may change though nothing else does."""
+    return snapshot.strategy is not Strategy.MANUAL and any(map(is_pending, snapshot.pods))
+
+
+def _bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: int) -> Iterator[Operation]:
+    if ask.max_price or snapshot.strategy is Strategy.MANUAL:
+        return
+    before = parse_credits(bid["spec"]["maxPrice"])
+    if offered == 0:
+        yield DeleteBid(bid)
+    elif worth_repricing(before, offered) or (offered > before and offered == _value(snapshot)):
+        yield PriceBid(bid, format_credits(offered))
+
+
+def _offers(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
+    """
+    By pod, what it bids now. One after the other, the oldest first: each counts what those
+    before it may cost, and none what those after it may; so two never make way for each other.
+    """
+    offers: dict[str, Offer] = {}
+    promised = _promised(snapshot) if snapshot.strategy is Strategy.STEADY else 0
+    for pod in sorted(pending, key=lambda pod: (_created(pod), _name(pod))):
+        ask = _safe_ask(pod)
+        if ask is None or not ask.gpus:
+            continue
+        offered = _offer(snapshot, pod, ask, promised)
+        offers[pod["metadata"]["uid"]] = offered
+        bid = _bid_of(snapshot, pod)
+        if bid is None or _lease_of(snapshot, bid) is None:  # else its lease is counted
+            promised += offered.price * _weight(ask) // GPU_WEIGHT
+    return offers
+
+
+def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
+    if ask.max_price:
+        return Offer(price=parse_credits(ask.max_price), reason="the pod's own price")
+    if snapshot.strategy is Strategy.MANUAL:
+        return Offer(price=_value(snapshot), reason="the agent's price")
+    wish = Wish(
+        value=_value(snapshot),
+        weight=_weight(ask),
+        since=_milliseconds(_created(pod)) or round(1000 * snapshot.now),
+        work_seconds=ask.work_seconds or WORK_SECONDS,
+        deadline=_milliseconds(ask.deadline),
+        hourly=snapshot.hourly,
+        promised=promised,
+    )
+    return offer(snapshot.strategy, wish, now=round(1000 * snapshot.now))
+
+
+def _created(obj: Object) -> str:
+    stamp: str = obj["metadata"].get("creationTimestamp", "")
+    return stamp
+
+
+def _value(snapshot: Snapshot) -> int:
+    return parse_credits(snapshot.max_price)
+
+
+def _weight(ask: Ask) -> int:
+    """56ths of a GPU; of a MIG instance at most as much as a whole one."""
+    for leaf in FRACTIONS:
+        if leaf.name == ask.share:
+            return leaf.weight
+    return GPU_WEIGHT * (block_size(ask.gpus) or ask.gpus)
+
+
+def _promised(snapshot: Snapshot) -> int:
+    """What the agent's leases may cost an hour, and its bids that are no single pod's."""
+    total = 0
+    for lease in snapshot.leases:
+        if phase_of(lease) != Phase.RELEASED:
+            spec = lease["spec"]
+            total += parse_credits(spec["maxPrice"]) * spec.get("weight", 0) // GPU_WEIGHT
+    for bid in snapshot.bids:
+        marks = bid["metadata"].get("labels") or {}
+        if labels.POD_UID not in marks and phase_of(bid) in ("", BidPhase.WAITING):
+            spec = bid["spec"]
+            gpus = (block_size(spec["gpus"]) or spec["gpus"]) * spec.get("blocks", 1)
+            total += parse_credits(spec["maxPrice"]) * gpus
+    return total
+
+
+def _milliseconds(stamp: str) -> int:
+    return round(1000 * datetime.fromisoformat(stamp).timestamp()) if stamp else 0
 
 
 def _gang_member(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:

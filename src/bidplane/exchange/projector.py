@@ -205,6 +205,7 @@ def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
         max_price=format_credits(lease.max_price),
         part=part,
         parts=len(lease.blocks),
+        weight=lease.weight * len(devices) // lease.gpus,
     )
     return {
         "apiVersion": GPU_LEASE.api_version,

@@ -1,0 +1,73 @@
+"""
+How an agent's pods bid when nobody has named a price: its strategy, asked again and again.
+
+Pure and without memory: what to bid follows from what the work is worth, how long it has waited,
+when it must be done, and what the agent has promised already. A winner pays the least it
+could have bid, so these never save by bidding low; they save by being willing to wait.
+
+    manual    the agent's price, and that is all
+    steady    the same, but all leases together never promise more an hour than is granted an hour
+    thrifty   begins at a quarter of it, and after an hour of waiting offers all of it
+    deadline  a quarter of it while there is time, all of it when waiting longer would be too late
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bidplane.api.agent import Strategy
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.market import pacing
+from bidplane.core.market.pacing import Offer, Plan
+
+PATIENCE_SECONDS = 3600  # until a thrifty bid offers all
+FIRST_PART = 4  # of the value, a quarter, is what waiting bids begin with
+WORK_SECONDS = 3600  # how long work takes that does not say
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    value: int  # of a GPU-hour, micro-credits
+    weight: int  # 56ths of a GPU
+    since: int  # milliseconds: when it began to wait
+    work_seconds: int = WORK_SECONDS
+    deadline: int = 0  # milliseconds; 0 is none
+    hourly: int = 0  # micro-credits the agent is granted an hour; 0 is no plan
+    promised: int = 0  # of those, what its leases may cost
+
+
+def offer(strategy: Strategy, wish: Wish, *, now: int) -> Offer:
+    """What to bid now; a price of 0 is no bid."""
+    match strategy:
+        case Strategy.STEADY if wish.hourly:
+            left = wish.hourly - wish.promised
+            price = min(wish.value, max(0, left) * GPU_WEIGHT // wish.weight)
+            if price == 0:
+                return Offer(price=0, reason="what is granted an hour is in use")
+            if price < wish.value:
+                return Offer(price=price, reason="all that is left of what is granted an hour")
+            return Offer(price=price, reason="its value")
+        case Strategy.THRIFTY:
+            waited = min(max(0, now - wish.since), 1000 * PATIENCE_SECONDS)
+            return _part(wish.value, waited * pacing.UNIT // (1000 * PATIENCE_SECONDS))
+        case Strategy.DEADLINE if wish.deadline:
+            if now >= wish.deadline:
+                return Offer(price=0, reason="its deadline has passed")
+            plan = Plan(
+                value=wish.value,
+                gpus=1,
+                work_seconds=wish.work_seconds,
+                budget=0,
+                start=wish.since,
+                deadline=wish.deadline,
+            )
+            return _part(wish.value, pacing.urgency(plan, wish.work_seconds, now=now))
+        case _:
+            return Offer(price=wish.value, reason="its value")
+
+
+def _part(value: int, urgency: int) -> Offer:
+    """A quarter of the value, and of the rest as much as it is urgent."""
+    first = max(1, value // FIRST_PART)
+    price = first + (value - first) * urgency // pacing.UNIT
+    reason = "its value" if price == value else "less than its value, while it can wait"
+    return Offer(price=price, reason=reason)
