@@ -264,3 +264,19 @@ def test_memory_is_a_part_of_whatever_gpu_has_enough_of_it():
 def test_a_part_that_cannot_be_sold_is_refused_by_name(annotations, words):
     with pytest.raises(ValueError, match=words):
         annotated(**annotations)
+
+
+@pytest.mark.parametrize(
+    ("notes", "term", "urgent"),
+    [
+        ({"term": "120"}, 120, False),
+        ({"preemptible": "false"}, 3600, False),
+        ({"preemptible": "false", "work-seconds": "90"}, 90, False),
+        ({"preemptible": "true", "urgency": "high"}, 0, True),
+        ({"urgency": "low"}, 0, False),
+    ],
+)
+def test_how_a_pod_wants_to_have_its_lease(notes, term, urgent):
+    annotations = {f"bidplane.dev/{name}": text for name, text in notes.items()}
+    ask = asks.ask_of(part_pod(annotations, gpu="1"))
+    assert (ask.term_seconds, ask.urgent) == (term, urgent)

@@ -45,7 +45,7 @@ class BidReason(enum.StrEnum):
 
 MOST_GPUS = 1024
 MOST_BLOCKS = 128
-MOST_TERM_SECONDS = 7 * 86_400
+MOST_TERM_SECONDS = 30 * 86_400
 
 
 class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

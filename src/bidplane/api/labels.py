@@ -16,7 +16,6 @@ GPU_FRACTION = "gpu-fraction"  # as KAI reads it: "0.5" of one GPU
 GPU_MEMORY = "gpu-memory"  # as KAI reads it: MiB of one GPU's memory
 GPU_FRACTION_DEVICES = "gpu-fraction-num-devices"  # of KAI: the fraction, of so many GPUs
 ISOLATION = "bidplane.dev/isolation"  # label of a leased part: `mig`, or `none`
-DEADLINE = "bidplane.dev/deadline"  # RFC 3339: when the pod must have ended
 WORK_SECONDS = "bidplane.dev/work-seconds"  # how long it will run
 GANG = "bidplane.dev/gang"  # pods of one name are won and bound together, or not at all
 GANG_SIZE = "bidplane.dev/gang-size"

@@ -24,6 +24,7 @@ from bidplane.core import annotations as annotations_of
 from bidplane.core import holds
 from bidplane.core.chain import FRACTIONS, fraction_share
 
+WORK_SECONDS = 3600  # how long a pod runs that does not say
 _WHOLE = re.compile(r"[0-9]{1,9}")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 
@@ -39,6 +40,8 @@ class Ask(msgspec.Struct, frozen=True):
     bid: str = ""  # a Bid written by hand, of which this pod uses what it won
     deadline: str = ""  # RFC 3339; "" is none
     work_seconds: int = 0  # 0: it does not say
+    term_seconds: int = 0  # so long nobody may displace it
+    urgent: bool = False  # it asks for a round at once
 
 
 def ask_of(pod: Object) -> Ask:
@@ -67,20 +70,27 @@ def ask_of(pod: Object) -> Ask:
         bid=annotations.get(labels.BID_NAME, ""),
         deadline=_time(annotations),
         work_seconds=_work(annotations),
+        term_seconds=_term(annotations),
+        urgent=annotations.get(labels.URGENCY) == "high",
     )
 
 
 def _time(annotations: Object) -> str:
+    """As it is written; "" for what `annotations` has refused already."""
     text: str = annotations.get(labels.DEADLINE, "")
     try:
-        if text and datetime.fromisoformat(text).tzinfo is None:
-            raise ValueError
+        return text if text and datetime.fromisoformat(text).tzinfo else ""
     except ValueError:
-        raise ValueError(
-            f"metadata.annotations[{labels.DEADLINE}]: {text!r} is not a time: write it as"
-            ' RFC 3339, for example "2026-11-15T23:00:00Z"'
-        ) from None
-    return text
+        return ""
+
+
+def _term(annotations: Object) -> int:
+    """Seconds nobody may displace it for: said so, or for as long as it runs."""
+    text = annotations.get(labels.TERM, "")
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    never = annotations.get(labels.PREEMPTIBLE) == "false"
+    return (_work(annotations) or WORK_SECONDS) if never else 0
 
 
 def _work(annotations: Object) -> int:

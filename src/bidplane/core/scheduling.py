@@ -26,12 +26,12 @@ from bidplane.api.kinds import BID, Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
 from bidplane.core import claiming
-from bidplane.core.asks import Ask, ask_of, memory_choices
+from bidplane.core.asks import WORK_SECONDS, Ask, ask_of, memory_choices
 from bidplane.core.chain import FRACTIONS, block_size
 from bidplane.core.claiming import AllocateClaim, Devices, MakeClaim, ReleaseClaim
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.pacing import Offer
-from bidplane.core.market.strategy import WORK_SECONDS, Wish, offer
+from bidplane.core.market.strategy import Wish, offer
 from bidplane.core.translation import host_name
 
 _FINISHED = ("Succeeded", "Failed")
@@ -604,8 +604,17 @@ def _gang_bid(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
 
 
 def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
+    """What it asks for, and on which terms it wants to have it."""
+    return {
+        **_shape(ask, max_price),
+        **({"termSeconds": ask.term_seconds} if ask.term_seconds else {}),
+        **({"urgent": True} if ask.urgent else {}),
+    }
+
+
+def _shape(ask: Ask, max_price: str) -> dict[str, Any]:
     if ask.memory:
-        terms = _bid_spec(msgspec.structs.replace(ask, memory=0), max_price)
+        terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)
         first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory))
         return {**first, "otherwise": others}
     return {

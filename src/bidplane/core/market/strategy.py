@@ -22,14 +22,13 @@ from bidplane.core.market.pacing import Offer, Plan
 
 PATIENCE_SECONDS = 3600  # until a thrifty bid offers all
 FIRST_PART = 4  # of the value, a quarter, is what waiting bids begin with
-WORK_SECONDS = 3600  # how long work takes that does not say
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
     value: int  # of a GPU-hour, micro-credits
     weight: int  # 56ths of a GPU
     since: int  # milliseconds: when it began to wait
-    work_seconds: int = WORK_SECONDS
+    work_seconds: int = 3600
     deadline: int = 0  # milliseconds; 0 is none
     hourly: int = 0  # micro-credits the agent is granted an hour; 0 is no plan
     promised: int = 0  # of those, what its leases may cost
