@@ -16,6 +16,7 @@ from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.plane.http.hosting import Passed
 from bidplane.runtime.credentials import Identity, Tokens
 
 from .conftest import Embedded, Endpoint, config_map, pod
@@ -308,12 +309,19 @@ def test_an_object_too_large(plane: Endpoint) -> None:
     assert plane.call("GET", "/api/v1/namespaces/default/pods/a").code == 404
 
 
-@pytest.mark.parametrize("subresource", ["proxy"])
-def test_what_is_not_there_says_so(plane: Endpoint, subresource: str) -> None:
-    plane.ok("POST", "/api/v1/namespaces/default/pods", pod("a"))
-    answer = plane.call("POST", f"/api/v1/namespaces/default/pods/a/{subresource}")
-    assert answer.code == 501
-    assert answer.body["kind"] == "Status"
+def test_a_pod_that_cannot_be_asked_says_why(plane: Endpoint) -> None:
+    path = "/api/v1/namespaces/default/pods"
+    plane.ok("POST", path, pod("a"))
+    plane.ok("POST", path, pod("b", nodeName="n1"))
+    for name, code, words in (
+        ("a", 400, "pod a does not have a host assigned"),
+        ("b", 501, "no node serves pods/proxy"),
+        ("b:x", 400, 'invalid pod request "b:x"'),
+        ("https:b:80", 400, "invalid pod request"),
+        ("c:80", 404, 'pods "c" not found'),
+    ):
+        answer = plane.call("POST", f"{path}/{name}/proxy/x")
+        assert (answer.code, words in answer.body["message"]) == (code, True), answer.body
 
 
 class _Logs:
@@ -327,6 +335,9 @@ class _Logs:
         return lines()
 
     async def tunnel(self, *_: object) -> None:
+        raise NotImplementedError
+
+    async def request(self, *_: object) -> Passed:
         raise NotImplementedError
 
 

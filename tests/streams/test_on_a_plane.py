@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 from kubernetes import client, config
@@ -13,6 +14,7 @@ from kubernetes.stream import portforward, stream
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.core.translation import host_name
+from bidplane.testing.cluster import free_port
 
 from .behaviour import TALKS, Streams, pod, run_pod, until
 from .conftest import Kubectl
@@ -34,6 +36,53 @@ class TestOverSpdy(Streams):
         on_plane.env["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = "false"
         on_plane.env["KUBECTL_PORT_FORWARD_WEBSOCKETS"] = "false"
         return on_plane
+
+
+class TestAskingAPod:
+    """`pods/NAME:PORT/proxy`: HTTP to a port of a pod, through its node."""
+
+    @pytest.fixture
+    def web(self, on_plane: Kubectl, tmp_path: Path) -> str:
+        (tmp_path / "large").write_bytes(os.urandom(1 << 20).hex().encode())
+        (tmp_path / "said").write_text(SAYS_BACK)
+        port = free_port()
+        name = run_pod(on_plane, f"web-{port}", f"cd {tmp_path} && exec python3 -u said {port}")
+        until(lambda: "ready" in on_plane("logs", name), "a server")
+        return f"/api/v1/namespaces/default/pods/{name}:{port}/proxy"
+
+    def test_answers_are_passed_on_whole(self, on_plane: Kubectl, web: str, tmp_path: Path) -> None:
+        assert on_plane("get", "--raw", f"{web}/large") == (tmp_path / "large").read_text()
+        done = on_plane.run("get", "--raw", f"{web}/nothing", check=False)
+        assert b"NotFound" in done.stderr or b"could not find" in done.stderr
+
+    def test_what_is_sent_arrives_but_not_who_sent_it(self, on_plane: Kubectl, web: str) -> None:
+        said = json.loads(on_plane("create", "--raw", f"{web}/a%20b?q=1", "-f", "-", input=b"{}"))
+        assert (said["method"], said["path"], said["body"]) == ("POST", "/a%20b?q=1", "{}")
+        assert "authorization" not in said["headers"], "a pod is not told the plane's token"
+
+    def test_a_port_nobody_listens_on(self, on_plane: Kubectl, web: str) -> None:
+        name = web.split("/")[-2].partition(":")[0]
+        path = f"/api/v1/namespaces/default/pods/{name}:1/proxy/"
+        done = on_plane.run("get", "--raw", path, check=False)
+        assert b"error trying to reach service: error forwarding port 1" in done.stderr
+
+
+SAYS_BACK = """
+import http.server, json, sys
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"])).decode()
+        headers = {k.lower(): v for k, v in self.headers.items()}
+        said = {"method": "POST", "path": self.path, "body": body, "headers": headers}
+        raw = json.dumps(said).encode()
+        self.send_response(201)
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+server = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
+print("ready", flush=True)
+server.serve_forever()
+"""
 
 
 class TestThroughAnAgentsPlane:

@@ -14,6 +14,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import quote, urlencode
 
+import httpcore2
 import httptools
 import httpx2
 import msgspec
@@ -26,6 +27,8 @@ from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.kube.client import Client, Object
 from bidplane.runtime.connection import Upgrade
 from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.web.forwarded import Ends, pool_through
+from bidplane.wire.remotecommand import PORT_FORWARD
 
 _CONNECT_SECONDS = 10.0
 _LARGEST_HEAD = 64 << 10
@@ -38,6 +41,27 @@ _PASSED = (
     b"sec-websocket-protocol",
     b"x-stream-protocol-version",
 )
+
+
+_HOP_BY_HOP = (
+    b"connection",
+    b"keep-alive",
+    b"proxy-authenticate",
+    b"te",
+    b"trailer",
+    b"transfer-encoding",
+    b"upgrade",
+)
+# What is said to the plane is not said to a pod: least of all who asks.
+_NOT_FOR_PODS = (*_HOP_BY_HOP, b"host", b"authorization", b"cookie", b"content-length", b"expect")
+
+
+class Passed(msgspec.Struct, frozen=True):
+    """An answer that is passed on."""
+
+    code: int
+    headers: list[tuple[bytes, bytes]]
+    body: AsyncIterator[bytes]
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -110,6 +134,71 @@ class NodeStreams:
         Raises `ApiError`, with the client's connection untouched, when the node refuses.
         """
         at = await self._find(plane, pod)
+        wanted = [(name, value) for name, value in headers if name in _PASSED]
+        query = urlencode(params)
+        target = at.path(what, container) + (f"?{query}" if query else "")
+        head, (reader, writer) = await self._switched(at, target, upgrade.protocol, wanted)
+        try:
+            theirs, ours = upgrade.take()
+            ours.write(head)
+            await _join((theirs, ours), (reader, writer))
+        finally:
+            writer.close()
+
+    async def request(
+        self,
+        plane: str,
+        pod: Object,
+        port: int,
+        method: str,
+        target: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+    ) -> Passed:
+        """What a port of a pod answers to one HTTP request; raises `Unavailable`."""
+        at = await self._find(plane, pod)
+
+        async def connect() -> Ends:
+            version = [(b"x-stream-protocol-version", PORT_FORWARD.encode())]
+            path = at.path("portForward")
+            return (await self._switched(at, path, "SPDY/3.1", version))[1]
+
+        pool = pool_through(connect)
+        name = pod["metadata"]["name"].encode()
+        kept = [(key, value) for key, value in headers if key not in _NOT_FOR_PODS]
+        try:
+            response = await pool.handle_async_request(
+                httpcore2.Request(
+                    method,
+                    httpcore2.URL(
+                        scheme=b"http", host=name, port=port, target=target.encode("latin-1")
+                    ),
+                    headers=[
+                        (b"host", name + b":%d" % port),
+                        *kept,
+                        *([(b"content-length", b"%d" % len(body))] if body else []),
+                    ],
+                    content=body,
+                    extensions={"timeout": {"connect": _CONNECT_SECONDS}},
+                )
+            )
+        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as why:
+            await pool.aclose()
+            raise Unavailable(f"error trying to reach service: {why}") from why
+        except ApiError:
+            await pool.aclose()
+            raise
+        shown = [(key.lower(), value) for key, value in response.headers]
+        return Passed(
+            response.status,
+            [(key, value) for key, value in shown if key not in _HOP_BY_HOP],
+            _body(pool, response),
+        )
+
+    async def _switched(
+        self, at: Endpoint, target: str, protocol: str, headers: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[bytes, Ends]:
+        """A connection to a node that speaks `protocol` now, and how the node said so."""
         try:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 reader, writer = await asyncio.open_connection(
@@ -118,24 +207,21 @@ class NodeStreams:
         except (OSError, TimeoutError) as error:
             raise _no_answer() from error
         try:
-            query = urlencode(params)
-            target = at.path(what, container) + (f"?{query}" if query else "")
-            writer.write(self._request(target, at.host, upgrade.protocol, headers))
+            writer.write(self._request(target, at.host, protocol, headers))
             async with asyncio.timeout(_CONNECT_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
                 answer = _Head(head)
-                if answer.code != 101:
-                    message = await _refusal(reader, answer.length)
-                    raise ApiError(message, code=answer.code, reason="BadRequest")
-            theirs, ours = upgrade.take()
-            ours.write(head)
-            await _join((theirs, ours), (reader, writer))
+                if answer.code == 101:
+                    return head, (reader, writer)
+                message = await _refusal(reader, answer.length)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, _NoHttp) as error:
+            writer.close()
             raise _no_answer() from error
         except asyncio.LimitOverrunError as error:
-            raise _no_answer() from error
-        finally:
             writer.close()
+            raise _no_answer() from error
+        writer.close()
+        raise ApiError(message, code=answer.code, reason="BadRequest")
 
     def _request(
         self, target: str, host: str, protocol: str, headers: Sequence[tuple[bytes, bytes]]
@@ -148,7 +234,7 @@ class NodeStreams:
             b"Connection: Upgrade",
             b"Upgrade: " + protocol.encode("latin-1"),
             *([b"Content-Length: 0"] if method == "POST" else []),
-            *(name + b": " + value for name, value in headers if name in _PASSED),
+            *(name + b": " + value for name, value in headers),
         ]
         return b"\r\n".join(lines) + b"\r\n\r\n"
 
@@ -216,7 +302,16 @@ async def _refusal(reader: asyncio.StreamReader, length: int | None) -> str:
     return body.decode(errors="replace").strip()
 
 
-Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+async def _body(
+    pool: httpcore2.AsyncConnectionPool, response: httpcore2.Response
+) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.aiter_stream():
+            yield chunk
+    except httpcore2.NetworkError:
+        return  # the pod went away; what it said has been passed on
+    finally:
+        await pool.aclose()
 
 
 async def _join(one: Ends, other: Ends) -> None:

@@ -12,6 +12,19 @@ from bidplane.runtime.connection import Upgrade
 from bidplane.runtime.credentials import Tokens
 
 
+class Passed(Protocol):
+    """An answer that is passed on."""
+
+    @property
+    def code(self) -> int: ...
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]: ...
+
+    @property
+    def body(self) -> AsyncIterator[bytes]: ...
+
+
 class PodStreams(Protocol):
     """Whoever knows the nodes of a plane's pods."""
 
@@ -32,6 +45,19 @@ class PodStreams(Protocol):
         headers: Sequence[tuple[bytes, bytes]],
     ) -> None:
         """Join a client to the pod's node; raises `ApiError` when that refuses."""
+        ...
+
+    async def request(
+        self,
+        plane: str,
+        pod: Object,
+        port: int,
+        method: str,
+        target: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+    ) -> Passed:
+        """What a port of the pod answers to one HTTP request; raises `ApiError`."""
         ...
 
 

@@ -39,7 +39,7 @@ class Request:
         self.raw_headers: list[tuple[bytes, bytes]] = scope["headers"]
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.upgrade = upgrade_of(scope)  # to another protocol, if the client asks for one
-        self._query_text = query = scope["query_string"].decode("latin-1")
+        self.query_text = query = scope["query_string"].decode("latin-1")
         self.query: dict[str, str] = dict(parse_qsl(query, keep_blank_values=True)) if query else {}
         self.warnings: list[str] = []
         # Of the client, if it showed one; the TLS server has checked who signed it.
@@ -71,7 +71,7 @@ class Request:
 
     def values(self, name: str) -> list[str]:
         """Of a parameter that may be given more than once."""
-        pairs = parse_qsl(self._query_text, keep_blank_values=True)
+        pairs = parse_qsl(self.query_text, keep_blank_values=True)
         return [value for key, value in pairs if key == name]
 
     def flag(self, name: str) -> bool:

@@ -38,6 +38,8 @@ def streams_forever(request: Request) -> bool:
     last = request.path.rstrip("/").rpartition("/")[2]
     if last in podstreams.TUNNELS and request.upgrade is not None:
         return True
+    if podstreams.is_proxied(request.path):
+        return True
     return request.method == "GET" and (request.flag("watch") or last == "log")
 
 
@@ -292,6 +294,9 @@ async def _subresource(
             return answer(await scale.patch(plane, call, body, media))
         case "GET" | "POST", "exec" | "attach" | "portforward":
             await podstreams.tunnel(planes, plane, call, request)
+            return None
+        case _, "proxy" if call.resource.plural == "pods":
+            await podstreams.proxy(planes, plane, call, request, send)
             return None
         case "PUT", "finalize":
             return await _finalize(plane, call, request)

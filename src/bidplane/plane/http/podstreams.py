@@ -1,17 +1,18 @@
 """
-pods/log, exec, attach, portforward: checked here, served by whoever runs the pod.
+pods/log, exec, attach, portforward, proxy: checked here, served by whoever runs the pod.
 
 The words of refusals are upstream's; kubectl's users know them.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from bidplane.errors import ApiError
 from bidplane.plane.call import Call
 from bidplane.plane.http.hosting import Hosting
-from bidplane.plane.http.message import Request
+from bidplane.plane.http.message import Request, Send
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.get import get
 from bidplane.wire import remotecommand, status
@@ -27,6 +28,7 @@ LOG_PARAMETERS = (
     "tailLines",
     "limitBytes",
 )
+_PROXIED = re.compile(r"/pods/[^/]+/proxy(/.*)?$")
 _PATHS = {"exec": "exec", "attach": "attach", "portforward": "portForward"}
 
 
@@ -66,6 +68,56 @@ async def tunnel(planes: Hosting, plane: Plane, call: Call, request: Request) ->
         request.upgrade,
         request.raw_headers,
     )
+
+
+async def proxy(planes: Hosting, plane: Plane, call: Call, request: Request, send: Send) -> None:
+    """`pods/NAME:PORT/proxy/PATH`: one HTTP request to a port of the pod."""
+    name, port = _port(call.name)
+    call.name = name
+    pod = get(plane, call).obj
+    if not pod["spec"].get("nodeName"):
+        raise status.bad_request(f"pod {name} does not have a host assigned")
+    if planes.pod_streams is None:
+        raise _no_node("pods/proxy")
+    found = _PROXIED.search(request.path)
+    target = (found[1] if found else "") or "/"
+    query = request.query_text
+    passed = await planes.pod_streams.request(
+        plane.name,
+        pod,
+        port or _declared(pod),
+        request.method,
+        target + (f"?{query}" if query else ""),
+        request.raw_headers,
+        await request.body(),
+    )
+    await send({"type": "http.response.start", "status": passed.code, "headers": passed.headers})
+    async for chunk in passed.body:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def is_proxied(path: str) -> bool:
+    return "/proxy" in path and _PROXIED.search(path) is not None
+
+
+def _port(asked: str) -> tuple[str, int]:
+    """NAME, NAME:PORT or http:NAME:PORT, taken apart; no port is 0."""
+    parts = asked.split(":")
+    if len(parts) == 3 and parts[0] in ("", "http"):
+        parts = parts[1:]
+    port = remotecommand.port(parts[1]) if len(parts) == 2 and parts[1] else 0
+    if len(parts) > 2 or port is None:
+        raise status.bad_request(f'invalid pod request "{asked}"')
+    return parts[0], port
+
+
+def _declared(pod: dict[str, Any]) -> int:
+    """The first port its containers say they have, as upstream; else that of the web."""
+    for one in pod["spec"]["containers"]:
+        for port in one.get("ports") or ():
+            return int(port["containerPort"])
+    return 80
 
 
 def _command(call: Call, request: Request) -> list[tuple[str, str]]:
