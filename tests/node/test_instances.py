@@ -119,3 +119,8 @@ def test_the_real_library_has_what_is_asked_for():
     assert {name for name in dir(Card) if name.startswith(("nvml", "NVML_", "c_"))} <= set(
         dir(pynvml)
     )
+
+
+def test_a_card_says_itself_what_it_can_be_cut_into():
+    assert NvmlInstances(Card()).profiles("GPU-0") == profiles(80)
+    assert NvmlInstances(Card()).profiles("GPU-7") == {}

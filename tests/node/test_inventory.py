@@ -7,13 +7,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bidplane.core import mig
 from bidplane.core.claims.check import counter_problems
 from bidplane.core.claims.model import Request, Taken, read_slices
 from bidplane.core.claims.pools import Slices
-from bidplane.core.topology import Machine, read_machine
+from bidplane.core.topology import Gpu, Machine, read_machine
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Card, NodeDeclaration, machine_of
 from bidplane.node.inventory import DeclaredDevices, uuids
@@ -111,6 +112,26 @@ def test_a_whole_gpu_leaves_nothing_to_cut() -> None:
     for part in parts:
         uses = [(0, request, whole, {}), (0, request, part, {})]
         assert list(counter_problems(uses, pools, Taken()))
+
+
+def test_a_card_not_in_the_table_is_cut_as_it_says_itself() -> None:
+    """An RTX PRO 6000 Blackwell has four slices; of its memory no table knows."""
+    said = {
+        "1g.24gb": mig.Profile(1, 1, (0, 1, 2, 3)),
+        "2g.48gb": mig.Profile(2, 2, (0, 2)),
+        "4g.96gb": mig.Profile(4, 4, (0,)),
+    }
+    gpu = Gpu(index=0, uuid="GPU-0", product="RTX-PRO-6000", memory=96 << 30, mig=True)
+    assert len(slices_of(Machine(name="n", gpus=(gpu,)))) == 1, "whole only, if it does not say"
+    machine = Machine(name="n", gpus=(msgspec.structs.replace(gpu, profiles=said),))
+    found = devices(machine)
+    assert len(found) == 1 + 7
+    assert found["gpu-0-mig-2g48gb-2"]["capacity"]["memory"]["value"] == f"{48 << 10}Mi"
+    (counters,) = (
+        s["spec"]["sharedCounters"] for s in slices_of(machine) if "sharedCounters" in s["spec"]
+    )
+    assert counters[0]["counters"]["compute-slices"] == {"value": "4"}
+    assert "memory-slice-4" not in counters[0]["counters"]
 
 
 @pytest.mark.kube

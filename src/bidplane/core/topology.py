@@ -16,6 +16,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.core.mig import Profile
 from bidplane.wire.quantity import parse
 
 # Nearest first, as `nvidia-smi topo -m` names them.
@@ -50,6 +51,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     max_generation: int = 0
     mig: bool = False  # can be cut
     mig_on: bool = False
+    profiles: Mapping[str, Profile] = {}  # as the card says them; else by its memory
     xid: int = 0  # the last critical error, 0 if none
 
     @property

@@ -73,6 +73,22 @@ class NvmlInstances:
     def current(self, gpu: str) -> list[Slot]:
         return sorted(self._found(gpu))
 
+    def profiles(self, gpu: str) -> dict[str, mig.Profile]:
+        """What the card itself says it can be cut into; nothing if it cannot be asked."""
+        try:
+            device = self._device(gpu)
+            return {
+                name: mig.Profile(
+                    compute=info.sliceCount,
+                    memory=size,
+                    starts=tuple(place.start for place in self._placements(device, info.id)),
+                    media=name.endswith("+me"),
+                )
+                for name, (info, size) in self._profiles(device).items()
+            }
+        except (UserError, self._nvml.NVMLError):
+            return {}
+
     def create(self, gpu: str, slot: Slot) -> None:
         nvml = self._nvml
         device = self._device(gpu)

@@ -16,6 +16,7 @@ import pynvml  # type: ignore[import-untyped]
 from bidplane.core.topology import Gpu, Machine
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
+from bidplane.node.inventory.instances import NvmlInstances
 from bidplane.node.inventory.slices import slices_of
 
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Nvml(Protocol):
     NVMLError: type[Exception]
     NVML_NVLINK_MAX_LINKS: int
     nvmlEventTypeXidCriticalError: int  # noqa: N815
+    NVML_GPU_INSTANCE_PROFILE_COUNT: int  # and what else `NvmlInstances` asks
 
     def nvmlInit(self) -> Any: ...  # noqa: N802
     def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
@@ -87,6 +89,7 @@ class NvmlDevices:
         self._taint_degraded = taint_degraded
         self._xids: dict[str, int] = {}  # by UUID, for as long as this process lives
         self._events: Any = None
+        self._instances = NvmlInstances(self._nvml)
         try:
             self._nvml.nvmlInit()
         except self._nvml.NVMLError as error:
@@ -137,6 +140,7 @@ class NvmlDevices:
             max_generation=self._try(nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle) or 0,
             mig=mode is not None,
             mig_on=bool(mode and mode[0]),
+            profiles=self._instances.profiles(uuid) if mode and mode[0] else {},
             xid=self._xids.get(uuid, 0),
         )
 

@@ -9,7 +9,7 @@ counters, so that no two that overlap are ever given away together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bidplane.api import labels
@@ -30,11 +30,11 @@ def slices_of(machine: Machine, *, taint_degraded: bool = False) -> list[Json]:
     """One slice of whole GPUs; and where some can be cut, the counters and the parts."""
     domains = {index: at for at, found in enumerate(link_domains(machine)) for index in found}
     whole = [_gpu(machine, gpu, domains[gpu.index], taint_degraded) for gpu in machine.gpus]
-    cut = [gpu for gpu in machine.gpus if gpu.mig and _gigabytes(gpu)]
+    cut = [gpu for gpu in machine.gpus if gpu.mig and _profiles(gpu)]
     parts = [
         _part(machine, gpu, domains[gpu.index], name, start)
         for gpu in cut
-        for name, profile in mig.profiles(_gigabytes(gpu)).items()
+        for name, profile in _profiles(gpu).items()
         for start in profile.starts
     ]
     specs: list[tuple[str, Json]] = [("gpus", {"devices": whole})]
@@ -82,10 +82,17 @@ def degraded(slices: Iterable[Object]) -> list[str]:
     return found
 
 
-def _gigabytes(gpu: Gpu) -> int:
-    """How its profiles are called; 0 for a GPU whose profiles are not known."""
+def _profiles(gpu: Gpu) -> Mapping[str, mig.Profile]:
+    """What it can be cut into: as the card says; else by its memory; none if that is not known."""
+    if gpu.profiles:
+        return gpu.profiles
     size = gpu.memory / 10**9
-    return next((known for known in (40, 80, 141, 180) if 0.9 <= size / known <= 1.12), 0)
+    known = next((known for known in (40, 80, 141, 180) if 0.9 <= size / known <= 1.12), 0)
+    return mig.profiles(known) if known else {}
+
+
+def _memory_slices(gpu: Gpu) -> int:
+    return max(max(p.starts) + p.memory for p in _profiles(gpu).values())
 
 
 def _gpu(machine: Machine, gpu: Gpu, domain: int, taint_degraded: bool) -> Json:
@@ -105,7 +112,7 @@ def _gpu(machine: Machine, gpu: Gpu, domain: int, taint_degraded: bool) -> Json:
         taints.append({"key": SICK_TAINT, "value": str(gpu.xid), "effect": "NoSchedule"})
     if taints:
         device["taints"] = taints
-    if gpu.mig and _gigabytes(gpu):
+    if gpu.mig and _profiles(gpu):
         device["consumesCounters"] = [_counters(gpu, "counterSet")]
     return device
 
@@ -157,8 +164,8 @@ def _semver(text: str) -> str:
 
 
 def _part(machine: Machine, gpu: Gpu, domain: int, name: str, start: int) -> Json:
-    profile = mig.profiles(_gigabytes(gpu))[name]
-    memory = gpu.memory * profile.memory // mig.MEMORY_SLICES
+    profile = _profiles(gpu)[name]
+    memory = gpu.memory * profile.memory // _memory_slices(gpu)
     return {
         "name": part_name(gpu, name, start),
         "attributes": {
@@ -178,8 +185,9 @@ def part_name(gpu: Gpu, profile: str, start: int) -> str:
 
 
 def _counters(gpu: Gpu, key: str = "name") -> Json:
-    counts: Json = {f"memory-slice-{at}": {"value": "1"} for at in range(mig.MEMORY_SLICES)}
-    counts["compute-slices"] = {"value": str(mig.COMPUTE_SLICES)}
+    counts: Json = {f"memory-slice-{at}": {"value": "1"} for at in range(_memory_slices(gpu))}
+    most = max(profile.compute for profile in _profiles(gpu).values())
+    counts["compute-slices"] = {"value": str(most)}
     counts["media-engines"] = {"value": "1"}
     return {key: f"{gpu.name}-counter-set", "counters": counts}
 
