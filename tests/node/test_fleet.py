@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from bidplane.errors import UserError
 from bidplane.node import fleet as fleets
+from bidplane.node.inventory import DeclaredDevices
 from bidplane.node.inventory.slices import slices_of
 from bidplane.wire.names import subdomain_problems, value_problems
 
@@ -95,3 +96,11 @@ def test_a_product_that_is_taken_makes_a_valid_label_and_a_valid_pool(product):
     if not list(fleets._problems(fleets.Fleet(nodes=[node]))):
         assert not subdomain_problems(product.lower())
         assert not value_problems(product)
+
+
+def test_a_node_may_keep_work_from_degraded_cards(tmp_path):
+    text = "nodes: [{name: a, product: H, taintDegraded: true, cards: [{width: 4, maxWidth: 16}]}]"
+    (node,) = load(tmp_path, text).nodes
+    (slice_,) = DeclaredDevices(node).slices()
+    (taint,) = slice_["spec"]["devices"][0]["taints"]
+    assert (taint["key"], taint["effect"]) == ("bidplane.dev/degraded", "NoSchedule")

@@ -65,7 +65,13 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     nvlink: list[int] = []  # the cards it is bridged to
 
 
-class NodeDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class NodeDeclaration(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename={"taint_degraded": "taintDegraded"},
+):
     name: str
     product: str
     memory: str = "80Gi"
@@ -76,6 +82,7 @@ class NodeDeclaration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     width: int = 16
     generation: int = 4
     mig: bool = False
+    taint_degraded: bool = False  # nothing new goes to cards below their full width
 
     def link_domains(self) -> list[list[int]]:
         if self.cards:

@@ -78,7 +78,7 @@ class SimulatedNodes:
         await self._client.patch(
             NODE, node.name, {"status": self._node_status(node)}, subresource="status"
         )
-        published = slices_of(fleets.machine_of(node))
+        published = slices_of(fleets.machine_of(node), taint_degraded=node.taint_degraded)
         await self._publish(published, {one["metadata"]["name"]: one for one in slices})
         for words in degraded(published):
             about = await self._client.get(NODE, node.name)

@@ -28,7 +28,7 @@ class DeclaredDevices:
         self._node = node
 
     def slices(self) -> Sequence[Object]:
-        return slices_of(machine_of(self._node))
+        return slices_of(machine_of(self._node), taint_degraded=self._node.taint_degraded)
 
 
 def this_machine(node: str) -> Inventory:
