@@ -459,7 +459,9 @@ def test_pending_is_explained_to_programs_and_only_when_it_is_news(tmp_path: Pat
         await asyncio.sleep(30)
         again = await stage.pod("poor", "train")
         assert again["metadata"]["resourceVersion"] == waits["metadata"]["resourceVersion"]
-        await stage.world.client("rich").delete(POD, "train", "default")
+        # It does as it is told: pays what wins.
+        price = {"metadata": {"annotations": {labels.MAX_PRICE: "9.00"}}}
+        await stage.world.client("poor").patch(POD, "train", price, "default")
         runs = await stage.until("poor", "train", "Running")
         assert labels.PENDING not in (runs["metadata"].get("annotations") or {})
 

@@ -1,7 +1,7 @@
 """
 `bidplane up --example`: a few agents that go on trading, so that there is a market to see.
 
-Four tempers on the example fleet. Their work is drawn from a seed; everything they do is
+Five tempers on the example fleet. Their work is drawn from a seed; everything they do is
 public API.
 """
 
@@ -52,6 +52,13 @@ HABITS = [
         seconds=(40, 120),
         pause=(3, 10),
         most=6,
+    ),
+    Habit(
+        character=Character(name="studio", priority=2, refill="20", price="0.35"),
+        gpus=(1, 2),
+        seconds=(20, 60),
+        pause=(4, 12),
+        most=4,
     ),
     Habit(
         character=Character(name="chat", priority=8, refill="50", price="5.00"),

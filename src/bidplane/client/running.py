@@ -80,7 +80,7 @@ class PodRun:
         if phase == "Pending":
             reason, message = work.pending_words(pod)
             if reason and reason != "Bidding":
-                self._tell(f"waiting: {message}")
+                self._tell(message if reason == "Won" else f"waiting: {message}")
         elif uid != self._uid:
             self._uid = uid
             self._tell(f"running on {pod['spec'].get('nodeName')}")
@@ -140,7 +140,7 @@ async def run_local(
     notices: asyncio.Queue[Notice] = asyncio.Queue()
 
     def progress(told: Progress) -> None:
-        say(f"waiting: {told.message}")
+        say(told.message if told.reason == "Won" else f"waiting: {told.message}")
 
     async with client.lease(
         gpus=gpus,
