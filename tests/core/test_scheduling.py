@@ -179,6 +179,15 @@ def test_a_bid_that_has_not_won_explains_itself(phase):
     assert operation == Explain(pod(), phase, f"it is {phase}", bid_for(pod(), phase))
 
 
+def test_a_price_that_changes_while_the_pod_waits_changes_the_bid():
+    dearer = pod()
+    dearer["metadata"]["annotations"] = {labels.MAX_PRICE: "3.00"}
+    waits = bid_for(pod(), "Waiting")
+    first, second = scheduling.plan(snapshot(pods=[dearer], bids=[waits]))
+    assert first == scheduling.PriceBid(waits, "3.00")
+    assert isinstance(second, Explain)
+
+
 def test_a_bid_without_a_round_says_so():
     (operation,) = scheduling.plan(snapshot(pods=[pod()], bids=[bid_for(pod())]))
     assert isinstance(operation, Explain)

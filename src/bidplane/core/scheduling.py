@@ -276,6 +276,8 @@ def is_paced(snapshot: Snapshot) -> bool:
 
 
 def _bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: int) -> Iterator[Operation]:
+    if ask.max_price and bid["spec"]["maxPrice"] != ask.max_price:
+        yield PriceBid(bid, ask.max_price)  # its author changed it while it waits
     if ask.max_price or snapshot.strategy is Strategy.MANUAL:
         return
     before = parse_credits(bid["spec"]["maxPrice"])
