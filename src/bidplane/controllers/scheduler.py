@@ -61,8 +61,12 @@ class SchedulerController:
         self.controller = Controller("scheduler", self.reconcile)
         for kind in KINDS:
             planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
-        planes.on_open(self.controller.add)
+        planes.on_open(self._opened)
         agents.on_change(lambda event, agent: self.controller.add(agent["metadata"]["name"]))
+
+    def _opened(self, plane: str) -> None:
+        self._claimless.discard(plane)  # it may have been restored since
+        self.controller.add(plane)
 
     async def reconcile(self, plane: str) -> float | None:
         cache = self._planes.get(plane)
