@@ -88,6 +88,7 @@ def tunnelled(files, answer, *, seen=None):
         b"HTTP/1.1 101 Switch",
         b"x" * 100_000,
         b"HTTP/1.1 500 Oops\r\nContent-Length: 50\r\n\r\nshort",
+        b"HTTP/1.1 500 Oops\r\n\r\nneither a length nor a chunk\r\n",
     ],
 )
 def test_a_node_that_answers_nonsense_does_not_answer(files, answer):
@@ -111,9 +112,7 @@ def test_a_nodes_refusal_is_passed_on_with_its_code(files, answer):
 def test_what_the_node_is_asked(files):
     seen = []
     with pytest.raises(ConnectionError, match="ends here"):
-        tunnelled(
-            files, b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n", seen=seen
-        )
+        tunnelled(files, SWITCHES, seen=seen)
     (asked,) = seen
     assert asked.startswith("GET /exec/a/train/ma%2Fin?command=a+b&output=1 HTTP/1.1\r\n")
     assert "Authorization: Bearer secret\r\n" in asked, "the plane's own"

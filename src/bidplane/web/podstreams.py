@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import quote, urlencode
 
 import httpcore2
-import httptools
 import httpx2
 import msgspec
 
@@ -275,21 +275,24 @@ class _NoHttp(Exception):
 
 
 class _Head:
-    """The status line and headers of an answer."""
+    """The status line of an answer, and how long its body is if it says so."""
 
     def __init__(self, raw: bytes) -> None:
-        self.length: int | None = None
-        parser = httptools.HttpResponseParser(self)
-        try:
-            with contextlib.suppress(httptools.HttpParserUpgrade):
-                parser.feed_data(raw)
-        except httptools.HttpParserError as error:
-            raise _NoHttp from error
-        self.code: int = parser.get_status_code()
+        first, *lines = raw.split(b"\r\n")
+        status = _STATUS.match(first)
+        if status is None:
+            raise _NoHttp
+        self.code = int(status[1])
+        headers = {key.strip().lower(): value.strip() for key, _, value in map(_parted, lines)}
+        length = headers.get(b"content-length", b"")
+        self.length = int(length) if length.isdigit() else None
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"content-length":
-            self.length = int(value)
+
+_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
+
+
+def _parted(line: bytes) -> tuple[bytes, bytes, bytes]:
+    return line.partition(b":")
 
 
 async def _refusal(reader: asyncio.StreamReader, length: int | None) -> str:
@@ -297,7 +300,10 @@ async def _refusal(reader: asyncio.StreamReader, length: int | None) -> str:
     if length is not None:
         body = await reader.readexactly(min(length, _LARGEST_REFUSAL))
     else:
-        size = int((await reader.readuntil(b"\r\n")).strip() or b"0", 16)
+        line = (await reader.readuntil(b"\r\n")).strip()
+        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", line):
+            raise _NoHttp
+        size = int(line, 16)
         body = await reader.readexactly(min(size, _LARGEST_REFUSAL))
     return body.decode(errors="replace").strip()
 
