@@ -19,6 +19,7 @@ from bidplane.node.process import shim
 from bidplane.node.process.records import Attempt, State
 
 _SHIM = str(Path(shim.__file__))
+_SPARE_SECONDS = 0.02  # after a start: when many start at once, they come first
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,53 +42,71 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     log_files: int = 5
 
 
-async def launch(attempt: Attempt, order: Order) -> bool:
+class Launcher:
     """
-    Start the container under a shim of its own; False when it could not be started.
+    Starts shims. One is always kept ready: most of what a start takes is Python's own start.
 
-    Safe to repeat, by anybody: in one attempt's folder only one shim ever runs anything.
+    A spare that gets no order, because we ended, ends too.
     """
-    told: dict[str, Any] = {
-        **msgspec.to_builtins(order),
-        "folder": str(attempt.folder),
-        "env": dict(order.env),
-    }
-    process = _spawn(attempt, told)
-    assert process.stdout is not None
-    with process.stdout as answers:
-        answer = await _read(answers.fileno())
-    # Whoever hears of its end reaps it; Popen must not warn that nobody did.
-    process.returncode = 0
-    if answer != b"started\n":
-        _reap(process.pid)  # it ends at once
-        return False
-    return True
+
+    def __init__(self) -> None:
+        self._spare: subprocess.Popen[bytes] | None = None
+        self._closed = False
+
+    async def launch(self, attempt: Attempt, order: Order) -> bool:
+        """
+        Start the container under a shim of its own; False when it could not be started.
+
+        Safe to repeat, by anybody: in one attempt's folder only one shim ever runs anything.
+        """
+        told: dict[str, Any] = {
+            **msgspec.to_builtins(order),
+            "folder": str(attempt.folder),
+            "env": dict(order.env),
+        }
+        process, self._spare = self._spare or _spawn(), None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError):  # somebody killed it: then it answers nothing
+            # Through a pipe: an order may hold secrets, so it is never on a disk.
+            process.stdin.write(marshal.dumps(told))
+            process.stdin.close()
+        with process.stdout as answers:
+            answer = await _read(answers.fileno())
+        # Whoever hears of its end reaps it; Popen must not warn that nobody did.
+        process.returncode = 0
+        asyncio.get_running_loop().call_later(_SPARE_SECONDS, self.prepare)
+        if answer != b"started\n":
+            _reap(process.pid)  # it ends at once
+            return False
+        return True
+
+    def prepare(self) -> None:
+        if self._spare is None and not self._closed:
+            self._spare = _spawn()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._spare is not None:
+            self._spare.communicate()  # closes its stdin, which is the order to end
+            self._spare = None
+
+
+def _spawn() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", _SHIM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+        env={},
+    )
 
 
 def _reap(pid: int) -> None:
     with suppress(OSError):
         os.waitpid(pid, 0)
-
-
-def _spawn(attempt: Attempt, told: dict[str, Any]) -> subprocess.Popen[bytes]:
-    # Its order may hold secrets, so it is never on a disk.
-    descriptor = os.memfd_create("order")
-    try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(marshal.dumps(told))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        with (attempt.folder / "shim.err").open("ab") as complaints:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", _SHIM],
-                stdin=descriptor,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                start_new_session=True,
-                cwd="/",
-                env={},
-            )
-    finally:
-        os.close(descriptor)
 
 
 async def _read(descriptor: int) -> bytes:

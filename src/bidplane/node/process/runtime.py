@@ -19,6 +19,7 @@ from bidplane.node.api import ExecSession, LogOptions
 from bidplane.node.process import printed
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.records import Attempt, known_pods
+from bidplane.node.process.runs import Launcher
 from bidplane.node.process.sessions import Attached, Executed
 from bidplane.node.process.settings import Settings
 from bidplane.node.process.supplies import Supplies, TokenClient
@@ -47,6 +48,7 @@ class ProcessRuntime:
         self._clock = clock
         self._supplies = Supplies(client, tokens, settings.volumes, clock=clock)
         self._recorder = Recorder("kubelet", clock=clock)
+        self._launcher = Launcher()
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         pods.on_change(self._changed)
@@ -59,6 +61,7 @@ class ProcessRuntime:
         self.settings.pods.mkdir(parents=True, exist_ok=True)
         for folder in (self.settings.state, self.settings.pods):
             folder.chmod(0o711)
+        self._launcher.prepare()
         try:
             await self._informer.synced.wait()
             known = {pod["metadata"]["uid"]: pod for pod in self._informer.items()}
@@ -73,6 +76,7 @@ class ProcessRuntime:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._launcher.close()
 
     def devices_are(self, present: Mapping[tuple[str, str, str], str]) -> None:
         """The inventory, read again: what vanished is told to whoever holds it."""
@@ -105,6 +109,7 @@ class ProcessRuntime:
             supplies=self._supplies,
             present=lambda: self.present,
             recorder=self._recorder,
+            launcher=self._launcher,
             clock=self._clock,
         )
         self._workers[uid] = worker

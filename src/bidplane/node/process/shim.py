@@ -383,12 +383,17 @@ class Supervision:
 
 
 def main() -> None:
-    order = marshal.loads(sys.stdin.buffer.read())
+    told = sys.stdin.buffer.read()
+    if not told:
+        return  # a spare that was never needed
+    order = marshal.loads(told)
     folder = order["folder"]
     answer = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)
+    complaints = os.path.join(folder, "shim.err")
+    os.dup2(os.open(complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     if not _locked(os.path.join(folder, "lock")):
         return
     if os.path.exists(os.path.join(folder, "begun")):

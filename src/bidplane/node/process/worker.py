@@ -27,13 +27,13 @@ from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.machinery.events import Recorder
-from bidplane.node.process import mounts, runs
+from bidplane.node.process import mounts
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.confine import Confined, Mount
 from bidplane.node.process.images import Image
 from bidplane.node.process.limits import limits_of, rlimits
 from bidplane.node.process.records import Attempt, PodFolder
-from bidplane.node.process.runs import Order
+from bidplane.node.process.runs import Launcher, Order
 from bidplane.node.process.settings import Settings, memory_bytes
 from bidplane.node.process.supplies import (
     Device,
@@ -68,6 +68,7 @@ class Worker:
         supplies: Supplies,
         present: Present,
         recorder: Recorder,
+        launcher: Launcher,
         clock: Clock,
     ) -> None:
         self.pod = pod
@@ -80,6 +81,7 @@ class Worker:
         self._supplies = supplies
         self._present = present
         self._recorder = recorder
+        self._launcher = launcher
         self._clock = clock
         self._woken = asyncio.Event()
         self._record = self.folder.record()
@@ -421,7 +423,7 @@ class Worker:
         missing = self._missing_command(unit, order)
         if missing:
             attempt.mark_failed(_CANNOT_START, "StartError", missing, now)
-        elif await runs.launch(attempt, order):
+        elif await self._launcher.launch(attempt, order):
             unit.began(attempt, hook=True)
             self._say("Started", f"Started container {unit.name}", False)
             return []
