@@ -68,7 +68,7 @@ class Unit:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Task[None] | None = None
         self._until = 0.0
-        self.ended = asyncio.Event()
+        self._followed = False
 
     def __repr__(self) -> str:
         return f"<Unit {self.name} {self.run}>"
@@ -105,7 +105,6 @@ class Unit:
     def began(self, attempt: Attempt, *, hook: bool, known: Object | None = None) -> None:
         """It runs: follow it. `known` is what the API said of it before we were started."""
         self.attempt, self.run, self.obstacle = attempt, attempt.run(), None
-        self.ended = asyncio.Event()
         self._sick, self._tallies, self._through = "", {}, not hook
         state = attempt.state()
         assert state is not None
@@ -120,10 +119,16 @@ class Unit:
             self._through = True
         for probe in read_probes(self.spec):
             self._spawn(self._probe(probe))
+        self._followed = True
+        self.look()  # it may be over already
+
+    def found_over(self, attempt: Attempt) -> None:
+        """It ended before anybody followed it."""
+        self.attempt, self.run = attempt, self._with_words(attempt.run(), attempt)
 
     def look(self) -> None:
         """Whether it has ended since; called when something woke the worker."""
-        if self.attempt is None or self.run is None or not self.run.running:
+        if self.attempt is None or not self._followed:
             return
         found = self.attempt.run()
         if found.running:
@@ -138,16 +143,17 @@ class Unit:
                     runs.kill(state)
                 self.attempt.lost(self._clock.now())
                 found = self.attempt.run()
-        if not found.message and found.exit_code and self._falls_back():
-            found = msgspec.structs.replace(found, message=self.attempt.last_words())
-        self.run = found
+        self.run = self._with_words(found, self.attempt)
         self._follow_no_more()
-        self.ended.set()
 
-    def _falls_back(self) -> bool:
-        return self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+    def _with_words(self, run: Run, attempt: Attempt) -> Run:
+        falls_back = self.spec.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if run.message or not run.exit_code or not falls_back:
+            return run
+        return msgspec.structs.replace(run, message=attempt.last_words())
 
     def _follow_no_more(self) -> None:
+        self._followed = False
         if self._watch is not None:
             self._watch.close()
             self._watch = None

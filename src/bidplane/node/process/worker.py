@@ -380,7 +380,7 @@ class Worker:
             last = attempts[-1]
             run = last.run()
             if not run.running:
-                unit.attempt, unit.run = last, run
+                unit.found_over(last)
             elif not last.begun():
                 # It was decided and not done.
                 await self._start(unit, last.number, run.backoff)
@@ -394,11 +394,10 @@ class Worker:
             await asyncio.sleep(_TAKE_OVER_SECONDS)
         if attempt.state() is not None:
             unit.began(attempt, hook=False, known=known)
-            unit.look()
             return
         if attempt.run().running:
             attempt.lost(self._clock.now())
-        unit.attempt, unit.run = attempt, attempt.run()
+        unit.found_over(attempt)
 
     # Starting a container.
 
