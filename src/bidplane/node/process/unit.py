@@ -105,7 +105,8 @@ class Unit:
     def began(self, attempt: Attempt, *, hook: bool, known: Object | None = None) -> None:
         """It runs: follow it. `known` is what the API said of it before we were started."""
         self.attempt, self.run, self.obstacle = attempt, attempt.run(), None
-        self._sick, self._tallies, self._through = "", {}, not hook
+        self._sick, self._sick_grace = "", None
+        self._tallies, self._through = {}, not hook
         state = attempt.state()
         assert state is not None
         self._watch = runs.Watch(state, self._wake)
