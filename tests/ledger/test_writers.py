@@ -14,6 +14,7 @@ from bidplane.ledger.postgres import PostgresStore
 from bidplane.ledger.records import wallet_of
 from bidplane.ledger.store import Refused
 from bidplane.ledger.tables import ACCOUNT
+from bidplane.ledger.wallets import Funding, Moving
 
 from .conftest import Place
 from .words import CREDIT, balance, open_wallet
@@ -123,7 +124,7 @@ def test_a_text_postgres_cannot_keep_is_refused_and_nothing_is_written(server: S
     ledger = Ledger(store)
     open_wallet(ledger, credits=1)
     with pytest.raises(Refused), ledger.commit(1000) as commit:
-        wallets.fund(commit, uid="u1", amount=5, key="k", memo="nul \0 byte")
+        wallets.open_wallet(commit, uid="u2", name="nul \0 byte", owner="ann")
     assert balance(ledger) == CREDIT
     found = store.get_many(ACCOUNT, [wallet_of("u1"), wallet_of("nobody")])
     assert [account.id for account in found] == [wallet_of("u1")]
@@ -137,3 +138,20 @@ def test_a_ledger_of_another_version_is_refused(server: Server) -> None:
     store.close()
     with pytest.raises(UserError, match="schema 99"):
         PostgresStore(dsn)
+
+
+def test_a_memo_no_database_can_keep_is_refused_by_name(place: Place) -> None:
+    ledger = Ledger.open(place, durable=False)
+    open_wallet(ledger)
+    open_wallet(ledger, "u2")
+    head = ledger.head
+    for text in ("a\x00b", "\ud800"):
+        for key, memo in ((text, ""), ("k", text)):
+            with ledger.commit(1000) as commit:
+                funded = wallets.fund(commit, uid="u1", amount=1, key=key, memo=memo)
+                moved = wallets.transfer(
+                    commit, sender="u1", receiver="u2", amount=1, cap=10**9, key=key, memo=memo
+                )
+            assert (funded, moved) == (Funding.NOT_A_TEXT, Moving.NOT_A_TEXT)
+    assert ledger.head == head
+    ledger.close()

@@ -36,6 +36,9 @@ BODY_MOST = 64 * 1024
 ROUNDS_AT_ONCE = 100
 
 
+_NOT_A_TEXT = "key and memo must be plain text: they hold a NUL, or half of a character"
+
+
 class Refusal(Exception):
     """An answer that is not what was asked for; becomes a Kubernetes Status."""
 
@@ -193,6 +196,8 @@ class ExchangeApp:
         match done:
             case Funding.NOT_AN_AMOUNT:
                 raise Refusal(400, "BadRequest", "the amount must be more than zero")
+            case Funding.NOT_A_TEXT:
+                raise Refusal(400, "BadRequest", _NOT_A_TEXT)
             case Funding.NO_SUCH_WALLET:
                 raise Refusal(409, "Conflict", f"the wallet of {name!r} is closed")
             case Funding.KEY_REUSED:
@@ -207,8 +212,10 @@ class ExchangeApp:
             amount = parse_credits(request.amount)
         except ValueError as error:
             raise Refusal(400, "BadRequest", str(error)) from error
-        if not request.key or "\0" in request.key + request.memo:
+        if not request.key:
             raise Refusal(400, "BadRequest", "give a key, of plain text: with one, it moves once")
+        if not wallets.is_text(request.key + request.memo):
+            raise Refusal(400, "BadRequest", _NOT_A_TEXT)
         found = [wallet for wallet in self._ledger.wallets_named(request.to) if wallet.is_open]
         receiver = found[-1].id.partition("/")[2] if found else ""
         cap = self._cap_of(receiver)
@@ -245,6 +252,8 @@ class ExchangeApp:
             raise Refusal(400, "BadRequest", str(error)) from error
         if not request.key:
             raise Refusal(400, "BadRequest", "give a key: asking twice with one buys once")
+        if not wallets.is_text(request.key):
+            raise Refusal(400, "BadRequest", _NOT_A_TEXT)
         if self._suspended(who.uid):
             raise Refusal(409, "Suspended", "the agent is suspended: its owner can resume it")
         wallet = self._wallet(who, who.plane)

@@ -28,6 +28,7 @@ class Funding(enum.StrEnum):
     KEY_REUSED = "KeyReused"  # that key was used for another amount: nothing moved
     NO_SUCH_WALLET = "NoSuchWallet"
     NOT_AN_AMOUNT = "NotAnAmount"
+    NOT_A_TEXT = "NotAText"  # the key or memo has what no database keeps
 
 
 class Moving(enum.StrEnum):
@@ -40,8 +41,17 @@ class Moving(enum.StrEnum):
     NO_RECEIVER = "NoReceiver"
     SAME_WALLET = "SameWallet"
     NOT_AN_AMOUNT = "NotAnAmount"
+    NOT_A_TEXT = "NotAText"
     WALLET_TOO_SMALL = "WalletTooSmall"
     OVER_CAP = "OverCap"  # the receiver would have more than it may carry over
+
+
+def is_text(text: str) -> bool:
+    """Whether every database keeps it: PostgreSQL has no NUL, and nobody half a character."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def open_wallet(commit: Commit, *, uid: str, name: str, owner: str) -> bool:
@@ -84,6 +94,8 @@ def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> 
         return Funding.NO_SUCH_WALLET
     if amount <= 0:
         return Funding.NOT_AN_AMOUNT
+    if not is_text(key + memo):
+        return Funding.NOT_A_TEXT
     id = f"fund/{uid}/{key}"
     made = commit.transferred(id)
     if made is not None:
@@ -108,6 +120,8 @@ def transfer(
         return Moving.SAME_WALLET
     if amount <= 0:
         return Moving.NOT_AN_AMOUNT
+    if not is_text(key + memo):
+        return Moving.NOT_A_TEXT
     id = f"transfer/{sender}/{key}"
     made = commit.transferred(id)
     if made is not None:
