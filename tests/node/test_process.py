@@ -575,3 +575,26 @@ def test_a_node_that_stops_its_heartbeat_is_told_to_be_so_and_loses_its_pods(box
         assert await box.phase("stays") == "Running"
 
     box(story)
+
+
+def test_on_notice_the_checkpoint_command_is_run_and_said(box):
+    async def story(box):
+        await box.create(
+            "train",
+            "while [ ! -f /data/it ]; do sleep 0.05; done; cat /data/it; sleep 60",
+            pod={"volumes": [{"name": "data", "emptyDir": {}}]},
+            volumeMounts=[{"name": "data", "mountPath": "/data"}],
+        )
+        await box.until_phase("train", "Running")
+        said = {
+            "bidplane.dev/checkpoint-command": "sh -c 'echo saved > /data/it'",
+            "bidplane.dev/notice": '{"reason":"Outbid"}',
+        }
+        await box.client.patch(POD, "train", {"metadata": {"annotations": said}}, box.space)
+        await box.until_said("train", "saved\n")
+        await box.until_event("train", "Checkpointed")
+        found = await box.get("train")
+        assert found["metadata"]["annotations"]["bidplane.dev/checkpoint"].endswith("exit 0")
+        assert found["status"]["phase"] == "Running"  # its end is somebody else's to ask for
+
+    box(story)

@@ -27,7 +27,7 @@ from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.machinery.events import Recorder
-from bidplane.node.process import mounts
+from bidplane.node.process import checkpoint, mounts
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.confine import Confined, Mount
 from bidplane.node.process.images import Image
@@ -99,6 +99,7 @@ class Worker:
         self._told: dict[str, Any] | None = None
         self._lost_devices: set[tuple[str, str, str]] = set()
         self._sayings: set[asyncio.Task[None]] = set()
+        self._saving: asyncio.Task[None] | None = None  # the checkpoint, once it is due
         self.units = {
             spec["name"]: Unit(
                 spec,
@@ -181,6 +182,7 @@ class Worker:
             self._keep(start_time=self._known_start() or now)
         for unit in self.units.values():
             unit.look()
+        self._save_on_notice()
         self._halt(now)
         times: list[float] = []
         if self._record.stage is Stage.ENDED:
@@ -639,6 +641,20 @@ class Worker:
                 )
             elif not lost:
                 self._lost_devices.discard(device.key)
+
+    def _save_on_notice(self) -> None:
+        """Once, beside the first container; nothing waits for it here."""
+        if self._saving is not None or self._deleted() or not checkpoint.is_due(self.pod):
+            return
+        first = self.pod["spec"]["containers"][0]["name"]
+        if not self.units[first].facts().running:
+            return
+
+        async def save(unit: Unit) -> None:
+            said = await checkpoint.take(self._client, self.pod, unit, clock=self._clock)
+            self._say("Checkpointed", f"its checkpoint command: {said}", said != "exit 0")
+
+        self._saving = asyncio.create_task(save(self.units[first]))
 
     def _say(self, reason: str, message: str, warning: bool) -> None:
         """An Event; nothing waits for it."""
