@@ -120,7 +120,10 @@ async def _story(steps: list[tuple[str, str]], path: Path) -> None:
             case "read" if watchers:
                 watchers[int(text) % len(watchers)].read(store)
             case "forget":
+                # What a new plane does before it is served: who watched would begin again.
                 store.forget_history()
+                for watcher in watchers:
+                    watcher.connect(store)
             case "reopen" | "crash":
                 if what == "reopen":
                     await store.close("reopened")

@@ -25,7 +25,9 @@ def _check(value: Any, shape: Shape, path: str, found: list[Cause]) -> None:
         return
     # To Go an empty enum is an absent one; whether it is required is the kind's own rule.
     if shape.enum and value not in shape.enum and not (shape.builtin and value == ""):
-        allowed = ", ".join(f'"{item}"' for item in sorted(map(str, shape.enum)))
+        # Upstream sorts its own, and leaves a definition's in their order.
+        ordered = sorted(map(str, shape.enum)) if shape.builtin else shape.enum
+        allowed = ", ".join(f'"{item}"' for item in ordered)
         found.append(
             Cause(
                 f'Unsupported value: "{value}": supported values: {allowed}',

@@ -20,6 +20,7 @@ from bidplane.plane.verbs.update import is_finished
 from bidplane.wire import status
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
+_LASTING = ("default", "kube-system", "kube-public")  # namespaces
 _POLICIES = ("Background", "Foreground", "Orphan")
 
 
@@ -59,6 +60,8 @@ async def delete(plane: Plane, call: Call, wanted: DeleteOptions) -> tuple[Item,
     if latest is None:
         raise status.not_found(call.about)
     _preconditions(call, wanted, latest)
+    if call.resource.storage == "namespaces" and call.name in _LASTING:
+        raise status.forbidden(call.about, "this namespace may not be deleted")
     grace = _grace(call, wanted, latest.obj)
     meta = dict(latest.obj["metadata"])
     obj = {**latest.obj, "metadata": meta}

@@ -249,14 +249,16 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
         new, namespaced=resource.namespaced, name_rule=rules.name, custom=lenient
     )
     shown = call.shown(new)
-    found += validate.problems(shown, resources.shape(resource))
-    if not found:
+    misshapen = validate.problems(shown, resources.shape(resource))
+    found += misshapen
+    if not misshapen:
         found += rules.validate(new)
         if resource.storage == signing.CSRS:
             found += signing.problems(new, old)
         # A path of its own for one part of a pod has its own rules, and has asked them.
         if old is not None and call.subresource not in POD_PARTS:
             found += rules.change(new, old)
+    if not found:
         found += _by_rules(call, shown, old)
     elif resource.custom:
         found += _unasked(call)

@@ -71,7 +71,27 @@ def _secret(obj: Object) -> list[Cause]:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
             found.append(Cause(f'Invalid value: "{key}": must be base64', f"data[{key}]"))
-    return found
+    return found + _promised(obj)
+
+
+# What a type promises to hold; of several in one entry, one is enough.
+_PROMISED: Mapping[str, tuple[tuple[str, ...], ...]] = {
+    "kubernetes.io/tls": (("tls.crt",), ("tls.key",)),
+    "kubernetes.io/dockerconfigjson": ((".dockerconfigjson",),),
+    "kubernetes.io/dockercfg": ((".dockercfg",),),
+    "kubernetes.io/ssh-auth": (("ssh-privatekey",),),
+    "kubernetes.io/basic-auth": (("username", "password"),),
+}
+
+
+def _promised(obj: Object) -> list[Cause]:
+    held = obj.get("data") or {}
+    return [
+        Cause("Required value", f"data[{key}]", "FieldValueRequired")
+        for keys in _PROMISED.get(obj.get("type", ""), ())
+        if not any(key in held for key in keys)
+        for key in keys
+    ]
 
 
 def _change_secret(new: Object, old: Object) -> list[Cause]:

@@ -152,6 +152,10 @@ def spec_problems(spec: Mapping[str, Any], path: str = "spec") -> list[Cause]:
         found += _container_problems(container, f"{path}.{place}", seen, volumes)
     for at, volume in enumerate(spec.get("volumes") or ()):
         found += _name_problems(volume.get("name", ""), f"{path}.volumes[{at}].name")
+    deadline = spec.get("activeDeadlineSeconds")
+    if deadline is not None and not 1 <= deadline <= 2**31 - 1:
+        words = f"Invalid value: {deadline}: must be between 1 and 2147483647, inclusive"
+        found.append(Cause(words, f"{path}.activeDeadlineSeconds"))
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
         words = (
             f"Invalid value: {spec['terminationGracePeriodSeconds']}:"
@@ -247,10 +251,17 @@ def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tolerations(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    kept = new.get("tolerations") or []
-    if all(toleration in kept for toleration in old.get("tolerations") or ()):
+    def essence(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {key: value for key, value in one.items() if key != "tolerationSeconds"}
+            for one in spec.get("tolerations") or ()
+        ]
+
+    kept = essence(new)
+    if all(toleration in kept for toleration in essence(old)):
         return []
-    return [Cause(_MUTABLE, "spec.tolerations", "FieldValueForbidden")]
+    words = "Forbidden: existing toleration can not be modified except its tolerationSeconds"
+    return [Cause(words, "spec.tolerations", "FieldValueForbidden")]
 
 
 RULES = Rules(default=_default, create=_create, validate=_validate, change=_change, generation=True)

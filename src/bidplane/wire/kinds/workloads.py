@@ -107,6 +107,16 @@ def _default_stateful_set(obj: dict[str, Any]) -> None:
     retention.setdefault("whenScaled", "Retain")
 
 
+def _change_stateful_set(new: Object, old: Object) -> list[Cause]:
+    found = _same_selector(new, old)
+    for field in ("serviceName", "podManagementPolicy", "volumeClaimTemplates"):
+        if new["spec"].get(field) != old["spec"].get(field):
+            shown = new["spec"].get(field)
+            said = f'"{shown}"' if isinstance(shown, str) else "null"
+            found.append(Cause(f"Invalid value: {said}: field is immutable", f"spec.{field}"))
+    return found
+
+
 def _default_daemon_set(obj: dict[str, Any]) -> None:
     _default_template(obj)
     spec = obj.setdefault("spec", {})
@@ -293,7 +303,10 @@ REPLICA_SET = Rules(
     generation=True,
 )
 STATEFUL_SET = Rules(
-    default=_default_stateful_set, validate=_selected, change=_same_selector, generation=True
+    default=_default_stateful_set,
+    validate=_selected,
+    change=_change_stateful_set,
+    generation=True,
 )
 CRON_JOB = Rules(
     default=_default_cron_job, create=_no_status, validate=_validate_cron_job, generation=True
