@@ -130,6 +130,9 @@ def test_everything_else_does(site: Site) -> None:
 
 def test_an_agent_sees_prices(site: Site) -> None:
     code, body = site.ask("chat", "prices")
+    (priced,) = msgspec.json.decode(body, type=api.Prices).pools
+    assert "1" in priced.classes
+    assert priced.classes["1"] == priced.price
     prices = msgspec.json.decode(body, type=api.Prices)
     assert code == 200
     assert [(p.pool, p.devices, p.leased) for p in prices.pools] == [("h100", 4, 4)]

@@ -9,6 +9,7 @@ from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
 from bidplane.core.mig import Slot
 from bidplane.exchange.desk import NoSale
+from bidplane.exchange.snapshot import take
 from bidplane.ledger.records import Lease, wallet_of
 
 from .market import Market
@@ -148,3 +149,15 @@ def test_a_gang_of_parts_and_blocks_is_won_whole(market: Market) -> None:
     report = market.round(bid("b3", "chat", 1, PRICE, share="1/2", blocks=8))
     assert report.bids["b3"].phase is BidPhase.WON
     assert market.lease("b3").weight == 8 * 28
+
+
+def test_a_gang_has_left_when_all_of_it_has() -> None:
+    def shown(part: int, **metadata: str) -> dict[str, object]:
+        return {"metadata": {"name": f"lease-abc-{part}", **metadata}, "spec": {}}
+
+    gone = {"deletionTimestamp": "2026-11-16T00:00:00Z"}
+    parts = [shown(0, **gone), shown(1)]
+    nothing = {"agents": (), "pools": (), "bids": (), "slices": ()}
+    assert take(**nothing, leases=parts).left == frozenset()
+    parts[1] = shown(1, **gone)
+    assert take(**nothing, leases=parts).left == {"abc"}

@@ -27,9 +27,27 @@ _COLOURS = {"Won": "green", "Lost": "yellow", "Displaced": "red"}
 
 
 @app.command
-def prices(*, data: Data = None) -> None:
-    """What a GPU costs now, in each pool."""
+def prices(
+    *,
+    classes: Annotated[bool, Parameter(help="By block size and part of a GPU, too.")] = False,
+    data: Data = None,
+) -> None:
+    """
+    What a GPU costs now, in each pool.
+
+    Examples:
+        bidplane market prices
+        bidplane market prices --classes
+    """
     found = ask(data, "GET", "/exchange/v1/prices", Prices)
+    if classes:
+        # Prices are per GPU-hour whatever the class, so that they can be compared.
+        print_table(
+            ["pool", "class", "price", "stay"],
+            [[p.pool, name, p.classes[name], p.stay] for p in found.pools for name in p.classes],
+            right="price stay",
+        )
+        return
     print_table(
         ["pool", "price", "base", "leased", "devices"],
         [[p.pool, p.price, p.base, str(p.leased), str(p.devices)] for p in found.pools],
