@@ -3,7 +3,7 @@
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -142,6 +142,8 @@ def test_a_device_without_a_uuid_is_known_by_its_place():
     assert row.power_watts == 300.0
 
 
+# A busy machine is not a fault.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WORDS = st.text("abcdefghij-é界", max_size=70)
 ROWS = st.builds(
     Row,
@@ -169,6 +171,7 @@ def drawn(picture, width, height):
     return console.file.getvalue().splitlines()
 
 
+@BUSY
 @given(st.lists(ROWS, max_size=30), st.integers(80, 200), st.integers(8, 60))
 def test_it_fits_the_terminal(found, width, height):
     pool = PoolPrice(pool="h100", price="2.10", base="2", devices=8, leased=6)

@@ -1,7 +1,7 @@
 """DCGM's names: what is exported is read back; what others export is read too."""
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.telemetry import dcgm
@@ -9,6 +9,8 @@ from bidplane.telemetry.dcgm import Point
 from bidplane.telemetry.model import Counters, Holder
 from bidplane.telemetry.simulated import simulated
 
+# A busy machine is not a fault.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TEXT = st.text(st.characters(codec="ascii", exclude_characters="\r"), min_size=1, max_size=12)
 MIBS = st.none() | st.integers(0, 200_000).map(lambda mib: mib * dcgm.MIB)
 WHOLE = st.none() | st.integers(0, 200)
@@ -42,6 +44,7 @@ def some_counters(draw):
     ]
 
 
+@BUSY
 @given(some_counters())
 def test_what_is_exported_is_read_back(sent):
     got = dcgm.counters(dcgm.parse(dcgm.exposition(sent).decode()))
@@ -102,6 +105,7 @@ def test_not_a_number_is_not_a_value():
     assert one.memory_used_bytes is None
 
 
+@BUSY
 @given(
     now=st.floats(0, 2e9),
     busy=st.floats(0, 1000),

@@ -4,20 +4,25 @@ import itertools
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.errors import ApiError, NotFound
 from bidplane.wire import remotecommand as rc
 from bidplane.wire.remotecommand import Channels, Data, End, Sizes, Wanted
 
+# A busy machine is not a fault.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
+
+@BUSY
 @given(protocol=st.sampled_from(rc.OVER_WEBSOCKET), channel=st.integers(0, 4), data=st.binary())
 def test_a_channels_data_is_read_back(protocol, channel, data):
     codec = Channels(protocol)
     assert codec.decode(codec.encode(channel, data)) == Data(channel, data)
 
 
+@BUSY
 @given(protocol=st.sampled_from(rc.OVER_WEBSOCKET), message=st.binary(max_size=20))
 def test_any_message_is_a_channel_or_an_error(protocol, message):
     try:
@@ -35,6 +40,7 @@ def test_only_v5_closes_a_channel():
             Channels(rc.V5).decode(bad)
 
 
+@BUSY
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 65535), st.integers(1, 65535)), max_size=5),
     places=st.lists(st.integers(0, 500), max_size=6),

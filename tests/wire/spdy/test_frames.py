@@ -5,13 +5,15 @@ import itertools
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.wire.spdy import frames
 from bidplane.wire.spdy.dictionary import DICTIONARY
 from bidplane.wire.spdy.frames import Decoder, Encoder, SpdyError
 
+# A busy machine is not a fault.
+BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 STREAMS = st.integers(1, 2**31 - 1)
 WORDS = st.integers(0, 2**31 - 1)
 # Go's header names are ASCII; what else comes is kept as it can be read.
@@ -56,6 +58,7 @@ def cut(data, places):
     return [data[a:b] for a, b in itertools.pairwise(at)]
 
 
+@BUSY
 @given(frame=FRAMES, places=st.lists(st.integers(0, 10_000), max_size=8), times=st.integers(1, 3))
 def test_a_frame_is_read_back_in_any_pieces(frame, places, times):
     encoder, decoder = Encoder(), Decoder()
@@ -69,6 +72,7 @@ def test_a_frame_is_read_back_in_any_pieces(frame, places, times):
             assert only == frame
 
 
+@BUSY
 @given(st.lists(FRAMES, max_size=6))
 def test_frames_in_a_row_keep_their_order(sent):
     encoder, decoder = Encoder(), Decoder()
@@ -76,6 +80,7 @@ def test_frames_in_a_row_keep_their_order(sent):
     assert list(decoder.feed(wire)) == sent
 
 
+@BUSY
 @given(st.binary(max_size=200))
 def test_noise_is_refused_or_waited_on(noise):
     with contextlib.suppress(SpdyError):
