@@ -19,11 +19,12 @@ from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, SECRET, Kind, Object
 
 _LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
-_HASH_DIGITS = 8
+# Of a million names of one agent, the chance that any two meet is one in five hundred.
+_HASH_DIGITS = 12
 
 
 def host_name(namespace: str, name: str) -> str:
-    """`("default", "train")` → `train-x-default-3f9a21bc`."""
+    """`("default", "train")` → `train-x-default-466e40ae9f8e`."""
     digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:_HASH_DIGITS]
     readable = f"{name}-x-{namespace}".replace(".", "-")
     return f"{readable[: _LONGEST_NAME - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
