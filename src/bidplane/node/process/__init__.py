@@ -3,6 +3,9 @@ The process runtime: a pod's containers as processes of this machine.
 
     records     a pod's folder: what was started, what became of it
     shim        one small supervisor per container; outlives the agent
+    dressing    how a container is run: command, environment, user, mounts
+    worker      one pod: looks, decides, acts, reports
+    unit        one container: its process, probes, hooks, end
     runs        starts shims, finds them again, hears when they end
     confine     the sandbox, as a chain of commands in front of the container's own
     limits      cgroups where they can be written, else rlimits

@@ -297,6 +297,8 @@ def _bare(what: Confined) -> list[str]:
         words += ["sh", "-c", script + 'exec "$@"', "sh"]
     if what.uid is not None:
         words += _as_user(what.uid)
+    if what.cwd:
+        words += ["env", f"--chdir={what.cwd}"]
     return words
 
 

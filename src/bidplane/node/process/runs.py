@@ -27,10 +27,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     argv: Sequence[str]
     env: Mapping[str, str]
-    cwd: str = ""
-    uid: int | None = None
-    gid: int = 0
-    groups: Sequence[int] = ()
     cgroups: Sequence[str] = ()
     oom_file: str = ""
     rlimits: Sequence[tuple[int, int]] = ()

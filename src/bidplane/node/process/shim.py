@@ -197,13 +197,7 @@ class Container:
 
             for which, limit in order["rlimits"]:
                 resource.setrlimit(which, (limit, limit))
-        if order["uid"] is not None:
-            os.setgroups(order["groups"])
-            os.setgid(order["gid"])
-            os.setuid(order["uid"])
         os.umask(0o022)
-        if order["cwd"]:
-            os.chdir(order["cwd"])
         for sign in (_signal.SIGPIPE, _signal.SIGHUP, _signal.SIGTERM, _signal.SIGINT):
             _signal.signal(sign, _signal.SIG_DFL)
         os.execve(order["argv"][0], order["argv"], order["env"])

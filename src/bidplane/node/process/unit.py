@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -53,7 +53,7 @@ class Unit:
         self.obstacle: Obstacle | None = None
         self.retry_at = 0.0
         self.confined: Confined | None = None
-        self.env: dict[str, str] = {}
+        self.env: Mapping[str, str] = {}
         self.cgroups: Sequence[str] = ()
         self.address = ""
         self._engine = engine

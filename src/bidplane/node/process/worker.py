@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -21,25 +20,30 @@ import structlog
 from bidplane.api.kinds import POD
 from bidplane.core.pods import life, status
 from bidplane.core.pods import spec as specs
-from bidplane.core.pods.environment import ConfigError, Facts, Sources, command_line, variables
+from bidplane.core.pods.environment import ConfigError, Facts
 from bidplane.core.pods.life import Halt, Obstacle, Stage
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.machinery.events import Recorder
-from bidplane.node.process import checkpoint, mounts
+from bidplane.node.process import checkpoint
 from bidplane.node.process.addresses import Place
-from bidplane.node.process.confine import Confined, Mount
-from bidplane.node.process.images import Image
-from bidplane.node.process.limits import limits_of, rlimits
+from bidplane.node.process.confine import Confined
+from bidplane.node.process.dressing import (
+    NotMapped,
+    Outfit,
+    Supplied,
+    container_name,
+    dress,
+    missing_command,
+)
 from bidplane.node.process.records import Attempt, PodFolder
-from bidplane.node.process.runs import Launcher, Order
+from bidplane.node.process.runs import Launcher
 from bidplane.node.process.settings import Settings, memory_bytes
 from bidplane.node.process.supplies import (
     Device,
     Supplies,
     device_status,
-    device_variables,
     of_container,
 )
 from bidplane.node.process.unit import Unit
@@ -92,10 +96,7 @@ class Worker:
         self._prepare_at = 0.0
         self._prepare_failures = 0
         self._refresh_at = 0.0
-        self._place: Place | None = None
-        self._sources = Sources()
-        self._devices: list[Device] = []
-        self._volumes: dict[str, mounts.Source] = {}
+        self._supplied: Supplied | None = None
         self._told: dict[str, Any] | None = None
         self._lost_devices: set[tuple[str, str, str]] = set()
         self._sayings: set[asyncio.Task[None]] = set()
@@ -332,35 +333,40 @@ class Worker:
 
     async def _supply(self) -> None:
         settings = self._settings
-        if not self._record.address and not self.pod["spec"].get("hostNetwork"):
+        if self.pod["spec"].get("hostNetwork"):
+            place = Place(settings.host_ip)
+        elif self._record.address:
+            place = settings.network.find(self.uid, self._record.address)
+        else:
             place = await settings.network.join(self.uid)
             self._keep(address=place.address)
-        if self.pod["spec"].get("hostNetwork"):
-            self._place = Place(settings.host_ip)
-        else:
-            self._place = settings.network.find(self.uid, self._record.address)
         self._keep(uid=settings.user_for(self.uid))
-        self._sources = await self._supplies.sources(self.pod)
-        self._devices = await self._supplies.devices(self.pod)
-        self._volumes = await self._supplies.volumes(
-            self.pod, self.folder, self._sources, self._facts(), self._record.uid
+        # At least where it is: what runs is found again though what it was made from is gone.
+        self._supplied = Supplied(place=place, facts=self._facts(place), user=self._record.uid)
+        devices = await self._supplies.devices(self.pod)
+        self._supplied = msgspec.structs.replace(self._supplied, devices=devices)
+        await self._refresh_supplied()
+
+    async def _refresh_supplied(self) -> None:
+        assert self._supplied is not None
+        sources = await self._supplies.sources(self.pod)
+        volumes = await self._supplies.volumes(
+            self.pod, self.folder, sources, self._supplied.facts, self._record.uid
         )
+        self._supplied = msgspec.structs.replace(self._supplied, sources=sources, volumes=volumes)
 
     async def _refresh(self) -> None:
         """Config maps, secrets and tokens may have changed."""
         self._refresh_at = self._clock.now() + _REFRESH_SECONDS
         try:
-            self._sources = await self._supplies.sources(self.pod)
-            await self._supplies.volumes(
-                self.pod, self.folder, self._sources, self._facts(), self._record.uid
-            )
+            await self._refresh_supplied()
         except (ConfigError, OSError) as error:
             # What runs keeps what it has.
             self._say("FailedMount", str(error), True)
 
-    def _facts(self) -> Facts:
+    def _facts(self, place: Place) -> Facts:
         return Facts(
-            pod_ip=self._place.address if self._place else "",
+            pod_ip=place.address,
             host_ip=self._settings.host_ip,
             node_cpus=os.cpu_count() or 1,
             node_memory=memory_bytes(),
@@ -410,21 +416,21 @@ class Worker:
         attempt = self.folder.attempt(unit.name, number)
         try:
             self._check_devices(unit)
-            order = self._dress(unit, attempt)
-        except _NotMapped as error:
-            return self._cannot(unit, "ErrImageNeverPull", str(error), "Failed")
+            outfit = self._dress(unit, attempt)
+        except NotMapped as error:
+            return self._cannot(unit, "ErrImageNeverPull", str(error))
         except (ConfigError, KeyError) as error:
-            return self._cannot(unit, "CreateContainerConfigError", str(error), "Failed")
+            return self._cannot(unit, "CreateContainerConfigError", str(error))
         if unit.run is not None and not unit.run.running:
             unit.previous = unit.run
         attempt.create(now, backoff)
         self._make_message_file(attempt)
         self.folder.forget_old(unit.name)
         unit.obstacle = None
-        missing = self._missing_command(unit, order)
+        missing = missing_command(outfit, self._settings)
         if missing:
             attempt.mark_failed(_CANNOT_START, "StartError", missing, now)
-        elif await self._launcher.launch(attempt, order):
+        elif await self._launcher.launch(attempt, outfit.order):
             unit.began(attempt, hook=True)
             self._say("Started", f"Started container {unit.name}", False)
             return []
@@ -434,163 +440,42 @@ class Worker:
         self.wake()
         return []
 
-    def _cannot(self, unit: Unit, reason: str, message: str, event: str) -> list[float]:
+    def _cannot(self, unit: Unit, reason: str, message: str) -> list[float]:
         unit.obstacle = Obstacle(reason, message)
         unit.retry_at = self._clock.now() + _OBSTACLE_SECONDS
-        self._say(event, f"Error: {message}", True)
+        self._say("Failed", f"Error: {message}", True)
         return [unit.retry_at]
 
     def _dress_again(self, unit: Unit, attempt: Attempt) -> None:
         try:
             self._dress(unit, attempt)
         except (ConfigError, KeyError):
-            name = f"bidplane-{self.uid}-{unit.name}-{attempt.number}"
+            name = container_name(self.pod, unit.name, attempt.number)
             unit.confined = Confined(argv=(), name=name)
 
     def _check_devices(self, unit: Unit) -> None:
         present = self._present()
-        for device in of_container(unit.spec, self._devices):
+        for device in of_container(unit.spec, self._devices()):
             if device.key not in present and _is_ours(device, present):
                 raise ConfigError(
                     f"the device {device.pool}/{device.device} that was claimed is not on this node"
                 )
 
-    def _dress(self, unit: Unit, attempt: Attempt) -> Order:
-        """Everything about how the container is run; the unit keeps what `exec` needs."""
-        settings, spec = self._settings, unit.spec
-        assert self._place is not None
-        image = self._image(spec)
-        env = self._environment(unit, image)
-        security = {**(self.pod["spec"].get("securityContext") or {})}
-        security.update(spec.get("securityContext") or {})
-        argv = self._argv(spec, image, env)
-        container_mounts = mounts.container_mounts(spec, self._volumes, env)
-        if settings.engine.kind != "none":
-            path = spec.get("terminationMessagePath") or _MESSAGE_PATH
-            container_mounts.append(Mount(str(attempt.message_file), path))
-        else:
-            env["BIDPLANE_TERMINATION_LOG"] = str(attempt.message_file)
-        ids = [self._present().get(d.key, d.device) for d in of_container(spec, self._devices)]
-        confined = Confined(
-            argv=argv,
-            cwd=spec.get("workingDir") or image.working_dir,
-            hostname=self._hostname(),
-            mounts=container_mounts,
-            enter=self._place.enter,
-            uid=self._user(security),
-            inner_uid=int(security.get("runAsUser") or 0),
-            inner_gid=int(security.get("runAsGroup") or security.get("runAsUser") or 0),
-            root=image.root,
-            paths=image.paths,
-            devices=ids,
-            read_only_root=bool(security.get("readOnlyRootFilesystem")),
-            name=f"bidplane-{self.uid}-{unit.name}-{attempt.number}",
-            image=spec.get("image") or "",
-            env=sorted(env),
-            stdin=bool(spec.get("stdin")),
-            tty=bool(spec.get("tty")),
-            replaces_entrypoint=bool(spec.get("command")),
+    def _dress(self, unit: Unit, attempt: Attempt) -> Outfit:
+        """How the container is run; the unit keeps what `exec` needs."""
+        assert self._supplied is not None
+        outfit = dress(
+            self.pod, unit.spec, attempt, self._supplied, self._settings, self._present()
         )
-        limits = limits_of(spec, pids=settings.pids)
-        group = settings.cgroups.make(f"{self.uid}-{unit.name}", limits)
-        unit.confined, unit.env, unit.cgroups = confined, env, group.procs
-        unit.address = self._place.address
-        bare = settings.engine.kind == "none"
-        return Order(
-            argv=settings.engine.command(confined),
-            env={**os.environ, **env} if settings.engine.kind == "podman" else env,
-            cwd=confined.cwd if bare and os.geteuid() != 0 else "",
-            cgroups=group.procs,
-            oom_file=group.oom_file,
-            rlimits=rlimits(limits, group.enforced, own_user=self._record.uid is not None),
-            tty=confined.tty,
-            stdin=confined.stdin,
-            tells_inside=settings.engine.tells_inside,
-            adopts=not settings.engine.tells_inside,
-            log_bytes=settings.log_bytes,
-            log_files=settings.log_files,
-        )
-
-    def _image(self, spec: Object) -> Image:
-        if not self._settings.engine.maps_images:
-            return Image()
-        name = spec.get("image") or ""
-        image = self._settings.images.find(name)
-        if image is None:
-            raise _NotMapped(
-                f'Container image "{name}" is not mapped on node {self._settings.node}: its owner'
-                " adds it to the file given with --images"
-            )
-        return image
-
-    def _user(self, security: Mapping[str, Any]) -> int | None:
-        if security.get("runAsNonRoot") and not security.get("runAsUser"):
-            raise ConfigError(
-                "container has runAsNonRoot and image will run as root: set runAsUser"
-            )
-        if self._settings.engine.kind == "none":
-            wished = security.get("runAsUser")
-            return int(wished) if wished is not None and os.geteuid() == 0 else None
-        return self._record.uid
-
-    def _argv(self, spec: Object, image: Image, env: Mapping[str, str]) -> list[str]:
-        try:
-            return command_line(spec, env, entrypoint=image.command, arguments=image.args)
-        except ConfigError:
-            if self._settings.engine.maps_images:
-                raise
-            return []  # the image knows
-
-    def _environment(self, unit: Unit, image: Image) -> dict[str, str]:
-        assert self._place is not None
-        settings = self._settings
-        own = {
-            "PATH": _PATH,
-            "HOME": "/root" if settings.engine.kind == "podman" else "/tmp",
-            "HOSTNAME": self._hostname(),
-            "POD_IP": self._place.address,
-        }
-        if not self._place.namespace:
-            own["HOST"] = self._place.address
-        if settings.api is not None:
-            own["KUBERNETES_SERVICE_HOST"], own["KUBERNETES_SERVICE_PORT"] = settings.api
-        present = self._present()
-        devices = of_container(unit.spec, self._devices)
-        ids = [present.get(device.key, device.device) for device in devices]
-        own.update(device_variables(ids, gpus=bool(devices)))
-        if settings.engine.kind == "podman":
-            del own["PATH"], own["HOME"]
-        given = variables(self.pod, unit.spec, self._sources, self._facts())
-        return {**own, **image.env, **given}
-
-    def _hostname(self) -> str:
-        return str(self.pod["spec"].get("hostname") or self.pod["metadata"]["name"])[:63]
+        unit.confined, unit.env, unit.cgroups = outfit.confined, outfit.env, outfit.order.cgroups
+        unit.address = self._supplied.place.address
+        return outfit
 
     def _make_message_file(self, attempt: Attempt) -> None:
         attempt.folder.chmod(0o711)
         attempt.folder.parent.chmod(0o711)
         attempt.message_file.touch()
         attempt.message_file.chmod(0o666)
-
-    def _missing_command(self, unit: Unit, order: Order) -> str:
-        """What a container engine says of a command that is not there; else nothing."""
-        what = unit.confined
-        assert what is not None
-        if not self._settings.engine.maps_images or not what.argv:
-            return ""
-        word = what.argv[0]
-        where = (
-            [word]
-            if "/" in word
-            else [f"{folder}/{word}" for folder in unit.env.get("PATH", _PATH).split(":")]
-        )
-        for path in where:
-            if not path.startswith("/"):
-                path = os.path.join(what.cwd or "/", path)
-            if shutil.which(_on_host(path, what)):
-                return ""
-        kind = "no such file or directory" if "/" in word else "executable file not found in $PATH"
-        return f'exec: "{word}": {kind}'
 
     # Telling.
 
@@ -600,10 +485,10 @@ class Worker:
             return
         where = status.Where(
             host_ip=self._settings.host_ip,
-            pod_ip=self._place.address if self._place else self._record.address,
+            pod_ip=self._supplied.place.address if self._supplied else self._record.address,
             start_time=self._record.start_time,
             devices={
-                name: device_status(of_container(unit.spec, self._devices), self._present())
+                name: device_status(of_container(unit.spec, self._devices()), self._present())
                 for name, unit in self.units.items()
             },
             waiting=self._waiting,
@@ -628,9 +513,12 @@ class Worker:
         if _number(answer) >= _number(self.pod):
             self.pod = answer
 
+    def _devices(self) -> Sequence[Device]:
+        return self._supplied.devices if self._supplied is not None else ()
+
     def _note_lost_devices(self) -> None:
         present = self._present()
-        for device in self._devices:
+        for device in self._devices():
             lost = device.key not in present and _is_ours(device, present)
             if lost and device.key not in self._lost_devices:
                 self._lost_devices.add(device.key)
@@ -699,10 +587,6 @@ class Worker:
         )
 
 
-class _NotMapped(ConfigError):
-    """Nobody said what this image is."""
-
-
 def _is_ours(device: Device, present: Mapping[tuple[str, str, str], str]) -> bool:
     """Whether our own inventory should have it; another driver's devices it cannot know."""
     return not present or any(device.driver == driver for driver, _, _ in present)
@@ -710,15 +594,6 @@ def _is_ours(device: Device, present: Mapping[tuple[str, str, str], str]) -> boo
 
 def _mount_reason(message: str) -> str:
     return "FailedMount" if message.startswith("MountVolume") else "FailedPrepareDynamicResources"
-
-
-def _on_host(path: str, what: Confined) -> str:
-    """Where something the container calls `path` is on this machine."""
-    inside: Sequence[Mount] = sorted(what.mounts, key=lambda mount: -len(mount.target))
-    for mount in inside:
-        if path == mount.target or path.startswith(mount.target.rstrip("/") + "/"):
-            return mount.source + path[len(mount.target.rstrip("/")) :]
-    return what.root + path if what.root else path
 
 
 def _number(obj: Object) -> int:
