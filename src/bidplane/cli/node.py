@@ -219,6 +219,7 @@ async def _foreground(
         console.print("stopped; its pods run on, and the next start finds them")
     finally:
         greeting.cancel()
+        settings.cgroups.close()  # if nothing runs in them any more
         await client.close()
 
 
