@@ -286,8 +286,9 @@ class Housekeeper:
 
 
 def _claims(pod: Item) -> list[Key]:
-    """The claims a pod uses."""
-    volumes = (pod.obj.get("spec") or {}).get("volumes") or ()
+    """The claims a pod uses; without a node it uses none, and will not start with one that goes."""
+    spec = pod.obj.get("spec") or {}
+    volumes = (spec.get("volumes") or ()) if spec.get("nodeName") else ()
     return [
         Key(CLAIMS, pod.key.namespace, volume["persistentVolumeClaim"].get("claimName", ""))
         for volume in volumes
