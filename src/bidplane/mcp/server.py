@@ -166,7 +166,12 @@ class Tools:
             listing = await self._client.kube.list(POD, self._client.namespace)
         chosen = [pod for pod in listing.items if name in ("", *_names(pod))]
         if name and not chosen:
-            raise ToolError(f"there is no pod, and no pod of a Job, called {name!r}")
+            try:
+                await self._client.kube.get(JOB, name, self._client.namespace)
+            except ApiError:
+                words = f"there is no pod, and no pod of a Job, called {name!r}"
+                raise ToolError(words) from None
+            return {"pods": [], "message": "the Job has no pod at the moment: look again"}
         return {"pods": [_pending(pod) for pod in chosen if name or _waits(pod)]}
 
     async def release(self, name: str) -> dict[str, Any]:
