@@ -48,7 +48,7 @@ def _definition(crd: Mapping[str, Any]) -> Item:
     if held is None:
         obj = msgspec.json.decode(msgspec.json.encode(crd))
         crds.default(obj)
-        obj["metadata"] |= {"generation": 1, "finalizers": [crds.CLEANUP]}
+        obj["metadata"]["generation"] = 1
         obj["status"] = crds.established(obj, _SINCE)
         held = _laid[id(crd)] = crd, _item(Key(CRDS, "", obj["metadata"]["name"]), obj)
     return held[1]

@@ -16,8 +16,10 @@ from bidplane.machinery.clock import rfc3339
 from bidplane.plane.call import SYSTEM, Call
 from bidplane.plane.feed import Item, Key
 from bidplane.plane.plane import Plane
+from bidplane.plane.registry import CRDS
 from bidplane.plane.verbs.update import is_finished
 from bidplane.wire import status
+from bidplane.wire.crds import CLEANUP
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 _LASTING = ("default", "kube-system", "kube-public")  # namespaces
@@ -136,6 +138,8 @@ def _propagate(plane: Plane, call: Call, wanted: DeleteOptions, meta: dict[str, 
     choice = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(wanted.propagation)
     if wanted.propagation:
         finalizers = [name for name in finalizers if name not in (ORPHAN, FOREGROUND)]
+    if call.resource.storage == CRDS and CLEANUP not in finalizers:
+        finalizers.append(CLEANUP)  # its objects go first
     # Without dependents there is nothing to wait for.
     if choice and plane.dependents.get(meta.get("uid", "")):
         finalizers.append(choice)

@@ -173,7 +173,7 @@ def _own_fields(
 
 
 def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
-    """A CRD is served from the moment it is kept; its cleanup is a finalizer, as upstream."""
+    """A CRD is served from the moment it is kept."""
     if call.resource.storage != CRDS:
         return
     if crds.problems(obj):
@@ -181,9 +181,6 @@ def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
     name = obj["metadata"].get("name")
     others = [item.obj for item in plane.store.items(CRDS) if item.key.name != name]
     obj["status"] = crds.established(obj, plane.now(), crds.names_taken(obj, others))
-    finalizers = obj["metadata"].setdefault("finalizers", [])
-    if crds.CLEANUP not in finalizers and "deletionTimestamp" not in obj["metadata"]:
-        finalizers.append(crds.CLEANUP)
 
 
 def _owns_status(call: Call) -> bool:
