@@ -2,7 +2,8 @@
 OpenAPI v3, one document per group and version, made from the recorded facts and the CRDs.
 
 `kubectl` reads three things in it: the schema of a kind (merge keys, `explain`), which patch types
-its PATCH takes, and whether that has a `fieldValidation` parameter. Prose is left out.
+its PATCH takes, and whether that has a `fieldValidation` parameter. The recorded facts have no
+prose; whoever has some can put it in.
 """
 
 from __future__ import annotations
@@ -46,13 +47,23 @@ def path_of(resource: Resource) -> str:
     return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
 
 
-def document(resources: Iterable[Resource]) -> bytes:
+class Words(msgspec.Struct, frozen=True):
+    """What is said of a definition, and of each of its fields."""
+
+    description: str = ""
+    properties: Mapping[str, Words] = {}
+
+
+def document(resources: Iterable[Resource], prose: Mapping[str, Words] | None = None) -> bytes:
     """The document of the resources of one group and version."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     for resource in resources:
         name = _schema(resource, schemas)
         paths.update(_paths(resource, name))
+    for name, words in (prose or {}).items():
+        if name in schemas:
+            schemas[name] = _explained(schemas[name], words)
     body = {
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": release()},
@@ -144,6 +155,21 @@ def _definition(name: str, schemas: dict[str, Any]) -> None:
         return
     schemas[name] = {}  # a definition may refer to itself
     schemas[name] = _node(data.schemas()["definitions"][name], schemas)
+
+
+def _explained(schema: Mapping[str, Any], words: Words) -> dict[str, Any]:
+    explained = dict(schema)
+    if words.description and "$ref" in schema:
+        # A reference stands alone; one with words of its own is wrapped, as upstream does.
+        explained = {"allOf": [dict(schema)]}
+    if words.description:
+        explained["description"] = words.description
+    if "properties" in schema:
+        explained["properties"] = {
+            name: _explained(child, words.properties.get(name, Words()))
+            for name, child in schema["properties"].items()
+        }
+    return explained
 
 
 _KEYWORDS = {

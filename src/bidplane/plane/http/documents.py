@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from bidplane.plane import prose
 from bidplane.plane.http.message import Answer, Request, encode
 from bidplane.plane.plane import Plane
 from bidplane.wire import discovery, negotiate, openapi, resources, status
@@ -106,8 +107,9 @@ def _openapi(plane: Plane, request: Request, parts: list[str]) -> Answer:
         raise status.no_such_path()
     held = _documents(plane)
     if ("openapi", "") not in held:
+        words = prose.find()
         made = {
-            openapi.path_of(found[0]): openapi.document(found)
+            openapi.path_of(found[0]): openapi.document(found, words)
             for versions in discovery.groups(plane.registry).values()
             for found in versions.values()
         }
