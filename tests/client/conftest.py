@@ -13,7 +13,7 @@ import pytest
 
 FLEET = """
 nodes:
-  - {name: box, product: H100, gpus: 4}
+  - {name: box, product: H100, gpus: 4, nvlink: 18}
 pools:
   - {product: H100, floorPrice: "0.20", noticeSeconds: 3, restartSeconds: 3}
 """
