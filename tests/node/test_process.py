@@ -524,9 +524,12 @@ def test_claimed_gpus_reach_the_process(box):
         assert lost["state"].get("running")  # its owner decides
 
         await box.until_event("train", "DeviceLost")
-        known = await box.client.list(RESOURCE_SLICE, fields=f"spec.nodeName={box.name}")
-        assert len(known.items[0]["spec"]["devices"]) == 1
-        assert known.items[0]["spec"]["pool"]["generation"] == 2
+
+        async def told():
+            known = await box.client.list(RESOURCE_SLICE, fields=f"spec.nodeName={box.name}")
+            return len(known.items[0]["spec"]["devices"]) == 1 and known.items[0]
+
+        assert (await box.until(told))["spec"]["pool"]["generation"] == 2
 
     box(story)
 

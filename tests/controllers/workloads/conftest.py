@@ -6,6 +6,7 @@ There is no kubelet in either: a story says itself what one would write.
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
 
@@ -126,9 +127,10 @@ class Site:
         for pod in pods:
             now = rfc3339(self.clock.now())
             condition = {"type": "Ready", "status": "True", "lastTransitionTime": now}
-            await self.say(
-                pod, phase="Running", conditions=[condition], podIP=ip, podIPs=[{"ip": ip}]
-            )
+            with contextlib.suppress(NotFound):  # a rollout took it meanwhile
+                await self.say(
+                    pod, phase="Running", conditions=[condition], podIP=ip, podIPs=[{"ip": ip}]
+                )
 
     async def ends(self, *pods, code=0):
         for pod in pods:
