@@ -138,6 +138,7 @@ async def _write(store: Store, steps: list[tuple[str, str]], done: dict[str, int
             del done[name]
         elif step == "compact":
             store.forget_history()
+            store.journal.compact(store.revision)
 
 
 _steps = st.lists(

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from bidplane.errors import ApiError, Gone, Unavailable
 from bidplane.plane import feed as feeds
 from bidplane.plane.feed import Key
-from bidplane.plane.journal import Journal
+from bidplane.plane.journal import Journal, Row
 from bidplane.plane.store import Store
 
 NAMES = ("a", "b", "c")
@@ -79,6 +79,7 @@ def test_the_store_is_a_log(steps: list[tuple[str, str]], tmp_path_factory: Any)
                 store = _open(path)
             elif what == "compact":
                 store.forget_history()
+                store.journal.compact(store.revision)
                 floor = store.revision
             assert store.revision == (log[-1][0] if log else 0)
             found = {item.key.name: item.obj["value"] for item in store.items("things")}
@@ -168,6 +169,40 @@ def test_history_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         await store.close("done")
 
     asyncio.run(story())
+
+
+rows = st.lists(
+    st.tuples(st.sampled_from(["put", "put", "remove", "compact"]), st.sampled_from(NAMES),
+              st.integers(0, 5)),
+    max_size=60,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=rows)
+def test_compaction_leaves_what_was_not_replaced_or_deleted(
+    steps: list[tuple[str, str, int]], tmp_path_factory: Any
+) -> None:
+    """Whatever was compacted before, and however far back: as if it were the first time."""
+    journal = Journal(tmp_path_factory.mktemp("journal") / "plane.db", durable=False)
+    log: list[tuple[int, str, bool]] = []  # revision, key, deleted
+    revision = compacted = 0
+    for what, name, back in steps:
+        if what != "compact":
+            revision += 1
+            log.append((revision, name, what == "remove"))
+            journal.append([Row(revision, name, revision, what == "remove", b"{}")])
+            continue
+        compacted = max(compacted, revision - back)
+        journal.compact(compacted)
+        newest = {key: at for at, key, _ in log if at <= compacted}
+        log = [
+            (at, key, deleted)
+            for at, key, deleted in log
+            if at > compacted or (newest[key] == at and not deleted)
+        ]
+        assert [(row.revision, row.key, row.deleted) for row in journal.rows()] == log
+    journal.close()
 
 
 def test_the_journal_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

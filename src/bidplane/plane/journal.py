@@ -117,12 +117,19 @@ class Journal:
 
     def compact(self, revision: int) -> None:
         """Forget what was replaced or deleted at or before `revision`."""
+        # What an earlier compaction left is replaced by something after it, or stays: only the
+        # rows since then say what can go, however long the log is.
+        since = int(self.fact("compacted") or 0)
         with self._db:
             self._db.execute(
-                "DELETE FROM log WHERE revision <= ?1 AND (deleted OR EXISTS ("
-                "SELECT 1 FROM log AS later WHERE later.key = log.key"
-                " AND later.revision > log.revision AND later.revision <= ?1))",
-                (revision,),
+                "DELETE FROM log WHERE revision IN (SELECT older.revision FROM log AS newer"
+                " JOIN log AS older ON older.key = newer.key AND older.revision < newer.revision"
+                " WHERE newer.revision > ?1 AND newer.revision <= ?2)",
+                (since, revision),
+            )
+            self._db.execute(
+                "DELETE FROM log WHERE revision > ?1 AND revision <= ?2 AND deleted",
+                (since, revision),
             )
             self._set_fact("compacted", str(revision))
 
