@@ -36,8 +36,6 @@ from bidplane.wiring.hostclient import host_client
 GPUS_A_NODE = 8
 NOTICE_SECONDS = 3
 ROUND_SECONDS = 1.0
-SAMPLES = 40
-URGENT = 10
 AT_ONCE = 16
 _MIB = 2**20
 SPACE = "default"
@@ -48,10 +46,14 @@ class Size(NamedTuple):
     nodes: int
     pods_each: int  # at the last number of agents: what memory is measured with
     peer: tuple[int, int]  # nodes, claims
+    samples: int  # pods timed one after the other on an idle fleet
+    urgent: int  # and on a full one
 
 
 def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size((10, 50), 8, 10, (40, 100)) if quick else Size((10, 100, 1000), 32, 10, (100, 300))
+    size = Size((10, 100, 1000), 32, 10, (100, 300), 40, 10)
+    if quick:
+        size = Size((5, 15), 4, 4, (20, 50), 4, 2)
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
         results = asyncio.run(_measure(Path(folder), size))
     say("kube-scheduler with DRA, for comparison")
@@ -70,7 +72,10 @@ def _how(size: Size, quick: bool, with_peer: bool) -> str:
         f" {os.cpu_count()} cores (load average {os.getloadavg()[0]:.1f})"
     ]
     if quick:
-        parts.append(f"--quick: {size.agents[-1]} agents at most instead of 1,000, a quarter GPUs")
+        parts.append(
+            f"--quick: {size.agents[-1]} agents at most instead of 1,000, an eighth of the GPUs,"
+            f" {size.samples} pods timed instead of 40"
+        )
     if not with_peer:
         parts.append("no peer: build it with `make kube`")
     return "; ".join(parts)
@@ -109,7 +114,7 @@ async def _with(place: Place, count: int, size: Size) -> list[Result]:
     say(f"{count} agents: made")
     made = await place.agents_up_to(count)
     say(f"{count} agents: pods on an idle fleet")
-    chosen = _spread(place.names, SAMPLES)
+    chosen = _spread(place.names, size.samples)
     timed = [await _timed(place, name, f"idle-{count}", price="1.00") for name in chosen]
     await place.clear(chosen)
     say(f"{count} agents: a burst of pods")
@@ -146,7 +151,8 @@ async def _crowd(place: Place, size: Size) -> list[Result]:
     memory = place.memory()
     say("urgent pods on a full fleet")
     timed = [
-        await _timed(place, name, "urgent", price="90.00") for name in _spread(place.names, URGENT)
+        await _timed(place, name, "urgent", price="90.00")
+        for name in _spread(place.names, size.urgent)
     ]
     waits = [t.running for t in timed]
     over = len(work) / gpus
