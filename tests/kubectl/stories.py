@@ -688,7 +688,6 @@ DEFINITIONS: list[str] = [
 # Where the difference is known, and why; each is a debt.
 DIFFERENT: dict[str, str] = {
     "explain box": "no prose of apiVersion, kind and metadata",
-    "describe crd boxes.words.test": "upstream puts its finalizer on when it is deleted",
     'patch box b --type=merge -p {"spec":{"size":"x"}}': "upstream asks the scale subresource too",
     "get --raw /api/v1/namespaces/NS/configmaps/nope": "kubectl before 1.33 forgets the path of the"
     " server with --raw: /planes/NAME",
