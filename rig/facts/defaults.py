@@ -17,7 +17,6 @@ import recorder
 import yaml
 
 from bidplane.testing.cluster import Cluster
-from bidplane.wire import data
 
 POD = ".template.spec"  # its defaults depend on what it says
 SAMPLES = Path(__file__).with_name("defaults.yaml")
@@ -41,21 +40,12 @@ def main() -> None:
 
 
 def create(cluster: Cluster, sample: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    group, _, version = sample["apiVersion"].rpartition("/")
-    wanted = (group, version, sample["kind"])
-    (row,) = [
-        row
-        for row in data.resources()["resources"]
-        if (row["group"], row["version"], row["kind"]) == wanted
-    ]
-    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    scope = "/namespaces/default" if row["namespaced"] else ""
-    body = json.dumps(sample).encode()
-    status, said = cluster.request("POST", f"{base}{scope}/{row['plural']}", body=body)
+    kept, path = recorder.served_at(sample)
+    status, said = cluster.request("POST", path, body=json.dumps(sample).encode())
     if status != 201:
         raise SystemExit(f"{sample['kind']}: {status} {said.decode()}")
     made: dict[str, Any] = json.loads(said)
-    return (f"{row['plural']}.{group}" if group else row["plural"]), made
+    return kept, made
 
 
 def added(sent: Any, made: Any, path: str) -> Iterator[tuple[str, Any]]:

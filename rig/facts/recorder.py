@@ -23,6 +23,7 @@ from typing import Any
 
 from bidplane.testing import rig
 from bidplane.testing.cluster import Cluster
+from bidplane.wire import data
 
 DATA = Path(__file__).resolve().parents[2] / "src" / "bidplane" / "wire" / "data"
 # Off by default, but a plane serves it: drivers and workloads of earlier releases still ask for it.
@@ -45,6 +46,21 @@ def ask(cluster: Cluster, path: str, accept: str = "application/json") -> dict[s
         raise SystemExit(f"GET {path}: {status} {body[:300].decode(errors='replace')}")
     answer: dict[str, Any] = json.loads(body)
     return answer
+
+
+def served_at(sample: Mapping[str, Any]) -> tuple[str, str]:
+    """What a sample is kept as (`pods`, `jobs.batch`), and where such objects are served."""
+    group, _, version = sample["apiVersion"].rpartition("/")
+    wanted = (group, version, sample["kind"])
+    (row,) = [
+        row
+        for row in data.resources()["resources"]
+        if (row["group"], row["version"], row["kind"]) == wanted
+    ]
+    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
+    scope = "/namespaces/default" if row["namespaced"] else ""
+    kept = f"{row['plural']}.{group}" if group else row["plural"]
+    return kept, f"{base}{scope}/{row['plural']}"
 
 
 def release(cluster: Cluster) -> str:

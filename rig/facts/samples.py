@@ -14,23 +14,12 @@ from typing import Any
 import recorder
 import yaml
 
-from bidplane.wire import data
-
 TESTS = Path(__file__).resolve().parents[2] / "tests" / "wire"
 
 
 def path_of(sample: dict[str, Any]) -> str:
     """Where the object is served, in the version it is written in."""
-    group, _, version = sample["apiVersion"].rpartition("/")
-    wanted = (group, version, sample["kind"])
-    (row,) = [
-        row
-        for row in data.resources()["resources"]
-        if (row["group"], row["version"], row["kind"]) == wanted
-    ]
-    base = f"/apis/{group}/{version}" if group else f"/api/{version}"
-    scope = "/namespaces/default" if row["namespaced"] else ""
-    return f"{base}{scope}/{row['plural']}/{sample['metadata']['name']}"
+    return f"{recorder.served_at(sample)[1]}/{sample['metadata']['name']}"
 
 
 def main() -> None:

@@ -54,6 +54,15 @@ def given(claim):
     return [one["device"] for one in results.get("results") or ()]
 
 
+async def lease_two(site):
+    """By a bid written by hand, so that any pod may use what it wins."""
+    spec = {"gpus": 2, "maxPrice": "1.00"}
+    await site.plane.create(BID, {"metadata": {"name": "mine"}, "spec": spec}, "default")
+    await site.settle()
+    await site.win()
+    await site.settle()
+
+
 def test_a_template_becomes_a_claim_a_bid_and_an_allocation(stories):
     async def story(site):
         await fleet(site)
@@ -96,11 +105,7 @@ def test_a_template_becomes_a_claim_a_bid_and_an_allocation(stories):
 def test_two_pods_share_a_lease_and_no_device(stories):
     async def story(site):
         await fleet(site)
-        spec = {"gpus": 2, "maxPrice": "1.00"}
-        await site.plane.create(BID, {"metadata": {"name": "mine"}, "spec": spec}, "default")
-        await site.settle()
-        await site.win()
-        await site.settle()
+        await lease_two(site)
         for name in ("one", "two", "three"):
             await claim(site, name, devices(1))
             await claim_pod(site, name, resourceClaimName=name)
@@ -153,11 +158,7 @@ def test_what_cannot_be_is_said(stories):
 def test_an_unknown_attribute_is_an_error_on_what_is_leased(stories):
     async def story(site):
         await fleet(site)
-        spec = {"gpus": 2, "maxPrice": "1.00"}
-        await site.plane.create(BID, {"metadata": {"name": "mine"}, "spec": spec}, "default")
-        await site.settle()
-        await site.win()
-        await site.settle()
+        await lease_two(site)
         wants = 'device.attributes["bidplane.dev"].linkdomain == "x"'
         await claim(site, "odd", devices(selectors=[wants]))
         await claim_pod(site, "odd", resourceClaimName="odd")
@@ -171,11 +172,7 @@ def test_an_unknown_attribute_is_an_error_on_what_is_leased(stories):
 def test_admin_access_is_for_namespaces_that_say_so(stories):
     async def story(site):
         await fleet(site)
-        spec = {"gpus": 2, "maxPrice": "1.00"}
-        await site.plane.create(BID, {"metadata": {"name": "mine"}, "spec": spec}, "default")
-        await site.settle()
-        await site.win()
-        await site.settle()
+        await lease_two(site)
         for name in ("work", "watch"):
             asked = devices(2)
             if name == "watch":

@@ -7,8 +7,6 @@ the same.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 
@@ -57,10 +55,3 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         """Trained below what the card and the slot could do."""
         width, most = self.pcie_link_width, self.pcie_link_width_max
         return width is not None and most is not None and width < most
-
-
-class Reader(Protocol):
-    """A source of counters."""
-
-    async def read(self) -> list[Counters]:
-        """All devices, by node and index; raises `errors.UserError` naming what is wrong."""

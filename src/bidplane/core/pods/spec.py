@@ -20,10 +20,6 @@ def containers(pod: Object) -> list[tuple[Object, Role]]:
     return found + [(container, Role.MAIN) for container in spec["containers"]]
 
 
-def container_named(pod: Object, name: str) -> Object | None:
-    return next((one for one, _ in containers(pod) if one["name"] == name), None)
-
-
 def grace_seconds(pod: Object) -> float:
     """How long its processes may take to end, by its spec."""
     given = pod["spec"].get("terminationGracePeriodSeconds")

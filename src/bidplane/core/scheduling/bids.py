@@ -1,0 +1,85 @@
+"""The Bid a pod becomes, and the one a gang becomes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.kinds import BID, Object
+from bidplane.core.asks import Ask, memory_choices
+from bidplane.core.scheduling.seen import bid_name, cut, gang_bid_name
+
+
+def bid_for_pod(
+    pod: Object, ask: Ask, max_price: str, claimed: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    metadata = pod["metadata"]
+    return {
+        "apiVersion": BID.api_version,
+        "kind": BID.kind,
+        "metadata": {
+            "name": bid_name(pod),
+            "namespace": metadata["namespace"],
+            "labels": {
+                labels.POD_UID: metadata["uid"],
+                labels.POD_NAME: cut(metadata["name"], 63),
+            },
+            # The pod's end is the bid's end.
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": metadata["name"],
+                    "uid": metadata["uid"],
+                    "controller": True,
+                }
+            ],
+        },
+        "spec": _bid_spec(ask, max_price)
+        if claimed is None
+        else _of_claim(ask, max_price, claimed),
+    }
+
+
+def bid_for_gang(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
+    """One bid for all of a gang. No pod owns it: it ends when the last of them does."""
+    return {
+        "apiVersion": BID.api_version,
+        "kind": BID.kind,
+        "metadata": {
+            "name": gang_bid_name(ask.gang),
+            "namespace": pod["metadata"]["namespace"],
+            "labels": {labels.GANG: ask.gang},
+        },
+        "spec": {**_bid_spec(ask, max_price), "blocks": ask.gang_size},
+    }
+
+
+def _of_claim(ask: Ask, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
+    terms = {key: value for key, value in _bid_spec(ask, max_price).items() if key != "gpus"}
+    others = [{**terms, **choice} for choice in claimed.get("otherwise") or ()]
+    return {**terms, **claimed, **({"otherwise": others} if others else {})}
+
+
+def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
+    """What it asks for, and on which terms it wants to have it."""
+    return {
+        **_shape(ask, max_price),
+        **({"termSeconds": ask.term_seconds} if ask.term_seconds else {}),
+        **({"urgent": True} if ask.urgent else {}),
+    }
+
+
+def _shape(ask: Ask, max_price: str) -> dict[str, Any]:
+    if ask.memory:
+        terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)
+        first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory))
+        return {**first, "otherwise": others}
+    return {
+        "gpus": ask.gpus,
+        "maxPrice": ask.max_price or max_price,
+        **({"share": ask.share} if ask.share else {}),
+        **({"pool": ask.pool} if ask.pool else {}),
+    }

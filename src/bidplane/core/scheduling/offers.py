@@ -1,0 +1,118 @@
+"""What each pod offers now: its own price, its agent's, or what the agent's strategy says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from bidplane.api import labels
+from bidplane.api.agent import Strategy
+from bidplane.api.bid import BidPhase
+from bidplane.api.kinds import Object
+from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
+from bidplane.core.asks import WORK_SECONDS, Ask
+from bidplane.core.chain import FRACTIONS, block_size
+from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.pacing import Offer
+from bidplane.core.market.strategy import Wish, offer
+from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
+from bidplane.core.scheduling.seen import (
+    Snapshot,
+    bid_of,
+    is_pending,
+    lease_of,
+    name_of,
+    phase_of,
+    safe_ask,
+)
+
+
+def is_paced(snapshot: Snapshot) -> bool:
+    """Whether what its pods offer may change though nothing else does."""
+    return snapshot.strategy is not Strategy.MANUAL and any(map(is_pending, snapshot.pods))
+
+
+def offers_of(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
+    """
+    By pod, what it bids now. One after the other, the oldest first: each counts what those
+    before it may cost, and none what those after it may; so two never make way for each other.
+    """
+    offers: dict[str, Offer] = {}
+    promised = _promised(snapshot) if snapshot.strategy is Strategy.STEADY else 0
+    for pod in sorted(pending, key=lambda pod: (_created(pod), name_of(pod))):
+        ask = safe_ask(pod)
+        if ask is None or not ask.gpus:
+            continue
+        offered = _offer(snapshot, pod, ask, promised)
+        offers[pod["metadata"]["uid"]] = offered
+        bid = bid_of(snapshot, pod)
+        if bid is None or lease_of(snapshot, bid) is None:  # else its lease is counted
+            promised += offered.price * _weight(ask) // GPU_WEIGHT
+    return offers
+
+
+def bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: int) -> Iterator[Operation]:
+    if ask.max_price and bid["spec"]["maxPrice"] != ask.max_price:
+        yield PriceBid(bid, ask.max_price)  # its author changed it while it waits
+    if ask.max_price or snapshot.strategy is Strategy.MANUAL:
+        return
+    before = parse_credits(bid["spec"]["maxPrice"])
+    if offered == 0:
+        yield DeleteBid(bid)
+    elif worth_repricing(before, offered) or (offered > before and offered == _value(snapshot)):
+        yield PriceBid(bid, format_credits(offered))
+
+
+def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
+    if ask.max_price:
+        return Offer(price=parse_credits(ask.max_price), reason="the pod's own price")
+    if snapshot.strategy is Strategy.MANUAL:
+        return Offer(price=_value(snapshot), reason="the agent's price")
+    wish = Wish(
+        value=_value(snapshot),
+        weight=_weight(ask),
+        since=_milliseconds(_created(pod)) or round(1000 * snapshot.now),
+        work_seconds=ask.work_seconds or WORK_SECONDS,
+        deadline=_milliseconds(ask.deadline),
+        hourly=snapshot.hourly,
+        promised=promised,
+    )
+    return offer(snapshot.strategy, wish, now=round(1000 * snapshot.now))
+
+
+def _created(obj: Object) -> str:
+    stamp: str = obj["metadata"].get("creationTimestamp", "")
+    return stamp
+
+
+def _value(snapshot: Snapshot) -> int:
+    return parse_credits(snapshot.max_price)
+
+
+def _weight(ask: Ask) -> int:
+    """56ths of a GPU; of a MIG instance at most as much as a whole one."""
+    for leaf in FRACTIONS:
+        if leaf.name == ask.share:
+            return leaf.weight
+    return GPU_WEIGHT * (block_size(ask.gpus) or ask.gpus)
+
+
+def _promised(snapshot: Snapshot) -> int:
+    """What the agent's leases may cost an hour, and its bids that are no single pod's."""
+    total = 0
+    for lease in snapshot.leases:
+        if phase_of(lease) != Phase.RELEASED:
+            spec = lease["spec"]
+            total += parse_credits(spec["maxPrice"]) * spec.get("weight", 0) // GPU_WEIGHT
+    for bid in snapshot.bids:
+        marks = bid["metadata"].get("labels") or {}
+        if labels.POD_UID not in marks and phase_of(bid) in ("", BidPhase.WAITING):
+            spec = bid["spec"]
+            gpus = (block_size(spec["gpus"]) or spec["gpus"]) * spec.get("blocks", 1)
+            total += parse_credits(spec["maxPrice"]) * gpus
+    return total
+
+
+def _milliseconds(stamp: str) -> int:
+    return round(1000 * datetime.fromisoformat(stamp).timestamp()) if stamp else 0
