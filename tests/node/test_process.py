@@ -215,14 +215,38 @@ def test_volumes_from_objects_are_there_and_follow_them(box):
         await box.until_phase("files", "Running")
 
         await box.until_said("files", "oneshhfilesoneshhtwo400\n440\n\n")
-        await box.client.patch(CONFIG_MAP, "conf", {"data": {"a": "new"}}, box.space)
+        await box.client.patch(CONFIG_MAP, "conf", {"data": {"a": "new", "b": "more"}}, box.space)
         box.clock.advance(31)
 
         async def followed():
             return (await box.exec("files", "cat", "/v/conf/deep/a", "/v/all/a"))[1] == "newnew"
 
         await box.until(followed)
+        # A part of a volume that is mounted by itself stays what it was, as in Kubernetes.
+        assert (await box.exec("files", "cat", "/v/all/b", "/one/b"))[1] == "moretwo"
         assert (await box.exec("files", "sh", "-c", "echo x > /v/conf/x"))[0] != 0  # read-only
+
+    box(story)
+
+
+def test_the_downward_api_follows_an_annotation_at_once(box):
+    async def story(box):
+        note = {"path": "notice", "fieldRef": {"fieldPath": "metadata.annotations['notice']"}}
+        await box.create(
+            "told",
+            "sleep 600",
+            volumeMounts=[{"name": "me", "mountPath": "/me"}],
+            pod={"volumes": [{"name": "me", "downwardAPI": {"items": [note]}}]},
+        )
+        await box.until_phase("told", "Running")
+        assert (await box.exec("told", "cat", "/me/notice"))[1] == ""
+        change = {"metadata": {"annotations": {"notice": "leave"}}}
+        await box.client.patch(POD, "told", change, box.space)
+
+        async def told():
+            return (await box.exec("told", "cat", "/me/notice"))[1] == "leave"
+
+        await box.until(told)  # the clock was not moved: no timer brought it
 
     box(story)
 

@@ -1,20 +1,31 @@
-"""kubectl's streams into the processes of `bidplane node`, under `bidplane up`."""
+"""
+kubectl's streams into the processes of `bidplane node`: under `bidplane up`, and as a node of a
+real cluster, with a kubelet's own credential and no other.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from .behaviour import Streams
+from bidplane.testing.certificates import Authority
+from bidplane.testing.cluster import Cluster
+
+from .behaviour import Streams, run_pod, until
 from .conftest import Kubectl
 
-pytestmark = [pytest.mark.kubectl, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 BIDPLANE = [sys.executable, "-m", "bidplane"]
 FLEET = "nodes: [{name: box, product: H100, gpus: 1}]\n"
@@ -35,36 +46,47 @@ def started(command: list[str], sign: str, folder: Path) -> subprocess.Popen[str
 
 
 @pytest.fixture(scope="module")
-def installed(kubectl: Path) -> Iterator[Path]:
-    # Where processes of other users may pass through; pytest's own folders are closed to them.
+def open_to_all() -> Iterator[Path]:
+    """Processes of other users may pass through; pytest's own folders are closed to them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         (folder / "fleet.yaml").write_text(FLEET)
         (folder / "images.yaml").write_text(IMAGES)
-        data = ["--data", str(folder / "data")]
-        fleet = ["--port", "0", "--fleet", "fleet.yaml"]
-        up = started([*BIDPLANE, "up", *fleet, *data], "Ctrl-C stops it", folder)
-        try:
-            subprocess.run(
-                [*BIDPLANE, "plane", "kubeconfig", "host", *data], cwd=folder, check=True
-            )
-            options = ["--name", "n1", "--images", "images.yaml", "--sandbox", "none"]
-            options += ["--trusted", "default", "--state", str(folder / "state")]
-            node = started([*BIDPLANE, "node", *options, *data], "Ctrl-C stops the node", folder)
-            try:
-                yield folder
-            finally:
-                # Pods outlive their node, as they should; nobody will come back for these.
-                owner = Kubectl(kubectl, folder / "host.kubeconfig", folder)
-                owner("delete", "pods", "--all", "--grace-period=1")
-                node.terminate()
-                node.wait(20)
-        finally:
-            up.send_signal(signal.SIGINT)
-            up.wait(30)
+        yield folder
 
 
+@contextlib.contextmanager
+def node(folder: Path, owner: Kubectl, *options: str) -> Iterator[None]:
+    """The node n1, for as long as it is needed; its pods end before it does."""
+    command = [*BIDPLANE, "node", "--name", "n1", "--images", "images.yaml", "--sandbox", "none"]
+    command += ["--trusted", "default", "--state", str(folder / "state")]
+    process = started([*command, *options], "Ctrl-C stops the node", folder)
+    try:
+        yield
+    finally:
+        owner("delete", "pods", "--all", "--grace-period=1")
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def installed(kubectl: Path, open_to_all: Path) -> Iterator[Path]:
+    folder = open_to_all
+    data = ["--data", str(folder / "data")]
+    fleet = ["--port", "0", "--fleet", "fleet.yaml"]
+    up = started([*BIDPLANE, "up", *fleet, *data], "Ctrl-C stops it", folder)
+    try:
+        subprocess.run([*BIDPLANE, "plane", "kubeconfig", "host", *data], cwd=folder, check=True)
+        owner = Kubectl(kubectl, folder / "host.kubeconfig", folder)
+        with node(folder, owner, *data):
+            yield folder
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.wait(30)
+
+
+@pytest.mark.kubectl
 class TestOnAProcessNode(Streams):
     restart_policy = "Always"
 
@@ -74,3 +96,96 @@ class TestOnAProcessNode(Streams):
 
     def restart(self, kubectl: Kubectl, name: str) -> None:
         """The node does it by itself."""
+
+
+@pytest.fixture(scope="module")
+def joined(
+    kube_binaries: Any, open_to_all: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A cluster that gives nodes a node's rights, and the node n1 in it."""
+    folder = tmp_path_factory.mktemp("authority")
+    authority = Authority(folder)
+    shown, key = authority.issue_server("node")
+    authority.issue_client("api", user="kube-apiserver", group="system:masters")
+    flags = [
+        f"--kubelet-certificate-authority={authority.certificate_file}",
+        f"--kubelet-client-certificate={folder / 'api.crt'}",
+        f"--kubelet-client-key={folder / 'api.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--enable-admission-plugins=NodeRestriction",
+    ]
+    with Cluster(kube_binaries, apiserver_flags=flags) as cluster:
+        credential = cluster.kubeconfig_for("system:node:n1", "system:nodes")
+        options = ["--kubeconfig", str(credential), "--client-ca", str(authority.certificate_file)]
+        options += ["--tls-cert", str(shown), "--tls-key", str(key)]
+        owner = Kubectl(cluster.binaries["kubectl"], cluster.kubeconfig, folder)
+        with node(open_to_all, owner, *options):
+            yield cluster
+
+
+@pytest.mark.kube
+class TestOnANodeOfACluster(Streams):
+    restart_policy = "Always"
+
+    @pytest.fixture
+    def kubectl_here(self, joined: Cluster, tmp_path: Path) -> Kubectl:
+        return Kubectl(joined.binaries["kubectl"], joined.kubeconfig, tmp_path)
+
+    def restart(self, kubectl: Kubectl, name: str) -> None:
+        """The node does it by itself."""
+
+    def test_a_nodes_rights_are_enough(self, kubectl_here: Kubectl) -> None:
+        """Volumes of every kind, a token, a claim: nothing here needs more than a kubelet may."""
+        kubectl_here("create", "configmap", "conf", "--from-literal=c=one")
+        kubectl_here("create", "secret", "generic", "hush", "--from-literal=s=two")
+        sources = [
+            {"configMap": {"name": "conf"}},
+            {"secret": {"name": "hush"}},
+            {"serviceAccountToken": {"path": "token", "expirationSeconds": 600}},
+            {"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+        ]
+        body = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "all"},
+            "spec": {
+                "nodeName": "n1",
+                "restartPolicy": "Never",
+                "volumes": [{"name": "v", "projected": {"sources": sources}}],
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": "x",
+                        "command": ["sh", "-c", "cd /tmp/v; cat c s n; test -s token"],
+                        "volumeMounts": [{"name": "v", "mountPath": "/tmp/v"}],
+                    }
+                ],
+            },
+        }
+        kubectl_here("create", "-f", "-", input=json.dumps(body).encode())
+        kubectl_here("wait", "pod/all", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")
+        assert kubectl_here("logs", "all") == "onetwoall"
+        kubectl_here("delete", "pod", "all", "--timeout=30s")
+
+    def test_the_node_is_what_kubectl_expects_of_one(
+        self, kubectl_here: Kubectl, joined: Cluster
+    ) -> None:
+        def ready() -> bool:
+            return kubectl_here("get", "node", "n1").split()[6] == "Ready"
+
+        until(ready, "a ready node")
+        name = run_pod(kubectl_here, "talks")
+        pods = json.loads(self.ask(kubectl_here, joined, "/pods"))["items"]
+        assert name in [pod["metadata"]["name"] for pod in pods]
+        assert self.ask(kubectl_here, joined, "/healthz") == b"ok"
+
+    def ask(self, kubectl: Kubectl, joined: Cluster, path: str) -> bytes:
+        """The node itself: an API server passes nothing on to a node on its own loopback."""
+        port = kubectl("get", "node", "n1", "-o", "jsonpath={.status.daemonEndpoints..Port}")
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        headers = {"Authorization": f"Bearer {joined.token}"}
+        request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=headers)
+        with urllib.request.urlopen(request, context=tls) as answer:
+            body: bytes = answer.read()
+        return body

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -70,6 +71,11 @@ def node(
     client_ca: Annotated[
         Path | None, Parameter(help="Who signed the API server's certificate for nodes.")
     ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        Parameter(help="What it shows the API server; else one it makes, with an own authority."),
+    ] = None,
+    tls_key: Annotated[Path | None, Parameter(help="The key of --tls-cert.")] = None,
     state: Annotated[
         Path | None, Parameter(help="Where it keeps its pods; needed after a restart.")
     ] = None,
@@ -105,7 +111,13 @@ def node(
         trusted=trusted or (),
         api=_api(client),
     )
-    kubelet = _kubelet(settings, port, client_ca, None if kubeconfig else installation(data))
+    kubelet = _kubelet(
+        settings,
+        port,
+        None if kubeconfig else installation(data),
+        client_ca=client_ca,
+        pair=_pair(tls_cert, tls_key),
+    )
     declared = _declared(fleet, chosen)
     uvloop.run(_foreground(client, settings, declared, runtime, kubelet))
 
@@ -120,7 +132,12 @@ class Kubelet(NamedTuple):
 
 
 def _kubelet(
-    settings: Settings, port: int, client_ca: Path | None, where: Installation | None
+    settings: Settings,
+    port: int,
+    where: Installation | None,
+    *,
+    client_ca: Path | None,
+    pair: tuple[Path, Path] | None,
 ) -> Kubelet:
     clock = SystemClock()
     listener = bind(settings.host_ip, port)
@@ -130,7 +147,23 @@ def _kubelet(
     folder = settings.state / "certificates"
     folder.mkdir(exist_ok=True, mode=0o700)
     certificates = ensure(folder, hosts=[settings.host_ip, settings.node], now=clock.now())
+    if pair is not None:
+        certificates = Certificates(certificates.ca, *pair)
     return Kubelet(listener, certificates, client_ca, None)
+
+
+def _pair(certificate: Path | None, key: Path | None) -> tuple[Path, Path] | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UserError("--tls-cert and --tls-key belong together: give both, or neither")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            f"{certificate} and {key} are not a certificate and its key: {error}"
+        ) from error
+    return certificate, key
 
 
 def _engine(runtime: str, sandbox: str) -> Engine:

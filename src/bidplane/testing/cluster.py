@@ -184,6 +184,15 @@ class Cluster:
     ) -> tuple[int, bytes]:
         return self.request("GET", path, accept=accept, token=token)
 
+    def kubeconfig_for(self, user: str, group: str) -> Path:
+        """For anybody else, by a certificate: a node, say."""
+        name = user.replace(":", "-")
+        certificate, key = self._authority.issue_client(name, user=user, group=group)
+        path = self.folder / f"{name}.kubeconfig"
+        shown = {"client-certificate": str(certificate), "client-key": str(key)}
+        self._write_kubeconfig(path, shown)
+        return path
+
     def start_scheduler(self) -> None:
         """Start the scheduler now, of a cluster that was started without one."""
         self._start_scheduler()
@@ -198,7 +207,7 @@ class Cluster:
         atexit.register(self.stop)
 
     def _prepare(self) -> None:
-        authority = certificates.Authority(self.folder)
+        self._authority = authority = certificates.Authority(self.folder)
         authority.issue_server("apiserver")
         authority.issue_client("admin", user="admin", group="system:masters")
         certificates.write_key(self.folder / "service-accounts.key")
@@ -247,14 +256,14 @@ class Cluster:
             "--service-cluster-ip-range=10.96.0.0/16",
             "--endpoint-reconciler-type=none",
             "--allow-privileged=true",
-            "--authorization-mode=RBAC",
+            "--authorization-mode=Node,RBAC",
             f"--disable-admission-plugins={','.join(unkept)}",
             f"--cert-dir={self.folder}",
             *self._apiserver_flags,
         ]
         self._spawn("kube-apiserver", flags)
         self.url = f"https://127.0.0.1:{port}"
-        self._write_kubeconfig(self.kubeconfig, self.token)
+        self._write_kubeconfig(self.kubeconfig, {"token": self.token})
         self._until("kube-apiserver", lambda: self._ok("/readyz"))
 
     def _start_scheduler(self) -> None:
@@ -304,10 +313,10 @@ class Cluster:
 
     def _part_kubeconfig(self, part: str) -> Path:
         path = self.folder / f"{part}.kubeconfig"
-        self._write_kubeconfig(path, self._part_tokens[part])
+        self._write_kubeconfig(path, {"token": self._part_tokens[part]})
         return path
 
-    def _write_kubeconfig(self, path: Path, token: str) -> None:
+    def _write_kubeconfig(self, path: Path, user: Mapping[str, str]) -> None:
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -319,7 +328,7 @@ class Cluster:
                     "cluster": {"server": self.url, "certificate-authority": str(self.ca_file)},
                 }
             ],
-            "users": [{"name": "test", "user": {"token": token}}],
+            "users": [{"name": "test", "user": dict(user)}],
         }
         path.touch(mode=0o600)
         path.write_text(json.dumps(config))  # JSON is YAML

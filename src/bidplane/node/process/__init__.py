@@ -5,6 +5,9 @@ The process runtime: a pod's containers as processes of this machine.
     shim        one small supervisor per container; outlives the agent
     dressing    how a container is run: command, environment, user, mounts
     worker      one pod: looks, decides, acts, reports
+    provisions  what a pod is given before it starts, and kept up to date
+    starting    starts containers, and finds them again
+    telling     the pod's status and Events, to the API
     unit        one container: its process, probes, hooks, end
     runs        starts shims, finds them again, hears when they end
     confine     the sandbox, as a chain of commands in front of the container's own

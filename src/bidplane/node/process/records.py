@@ -15,6 +15,7 @@ import fcntl
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,11 @@ class Attempt:
         self.folder.mkdir(parents=True, exist_ok=True)
         order = {"ordered": ordered, "backoff": backoff}
         _write(self.folder / "order.json", msgspec.json.encode(order))
+        # Whoever the container is: it writes its last words here.
+        for folder in (self.folder, self.folder.parent):
+            folder.chmod(0o711)
+        self.message_file.touch()
+        self.message_file.chmod(0o666)
 
     @property
     def message_file(self) -> Path:
@@ -203,6 +209,20 @@ class PodFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Notes:
+    """A pod's record; written down whenever it changes."""
+
+    def __init__(self, folder: PodFolder) -> None:
+        self._folder = folder
+        self.record = folder.record()
+
+    def keep(self, **changes: Any) -> None:
+        changed = msgspec.structs.replace(self.record, **changes)
+        if changed != self.record:
+            self.record = changed
+            self._folder.save(changed)
 
 
 def known_pods(root: Path) -> list[PodFolder]:

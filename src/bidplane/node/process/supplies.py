@@ -30,6 +30,9 @@ from bidplane.node.process.records import PodFolder
 _RENEW_AT = 0.8  # of a token's life, as the kubelet does
 
 
+Present = Mapping[tuple[str, str, str], str]  # the node's devices, and their UUIDs
+
+
 class TokenClient(Protocol):
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
         """A TokenRequest, answered."""
@@ -201,6 +204,12 @@ def of_container(container: Object, devices: Sequence[Device]) -> list[Device]:
     return [d for d in devices if (d.claim, "") in wanted or (d.claim, d.request) in wanted]
 
 
+def is_lost(device: Device, present: Present) -> bool:
+    """Whether our own inventory should have it and has not; others' devices it cannot know."""
+    ours = not present or any(device.driver == driver for driver, _, _ in present)
+    return ours and device.key not in present
+
+
 def device_variables(ids: Sequence[str], *, gpus: bool) -> dict[str, str]:
     """How a program learns which GPUs are its own."""
     if not gpus:
@@ -213,9 +222,7 @@ def device_variables(ids: Sequence[str], *, gpus: bool) -> dict[str, str]:
     }
 
 
-def device_status(
-    devices: Sequence[Device], present: Mapping[tuple[str, str, str], str]
-) -> list[dict[str, Any]]:
+def device_status(devices: Sequence[Device], present: Present) -> list[dict[str, Any]]:
     """For the pod's status: what it holds, and whether that is still there."""
     by_claim: dict[str, list[dict[str, Any]]] = {}
     for device in devices:

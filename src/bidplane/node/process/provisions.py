@@ -1,0 +1,134 @@
+"""
+What a pod is given before it starts: an address, a user, devices, volumes.
+
+Volumes that are made from objects follow these while the pod runs. What was given once is
+kept though what it was made from is gone: that is no reason to lose what runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import msgspec
+
+from bidplane.core.pods import spec as specs
+from bidplane.core.pods.environment import Facts
+from bidplane.core.pods.life import Obstacle
+from bidplane.kube.client import Object
+from bidplane.machinery.clock import Clock
+from bidplane.node.process.addresses import Place
+from bidplane.node.process.dressing import Supplied
+from bidplane.node.process.records import Notes, PodFolder
+from bidplane.node.process.settings import Settings, memory_bytes
+from bidplane.node.process.supplies import Device, Supplies
+
+_REFRESH_SECONDS = 30.0
+_FIRST_RETRY_SECONDS = 0.5
+_LAST_RETRY_SECONDS = 30.0
+
+
+class Provisions:
+    """Of one pod. `gather` and `refresh` raise `ConfigError` or `OSError` that says what lacks."""
+
+    def __init__(
+        self,
+        folder: PodFolder,
+        notes: Notes,
+        *,
+        settings: Settings,
+        supplies: Supplies,
+        clock: Clock,
+    ) -> None:
+        self.complete = False
+        self.supplied: Supplied | None = None
+        self.waiting: Obstacle | None = None  # why it cannot be complete yet
+        self.retry_at = 0.0
+        self.refresh_at = 0.0
+        self._folder = folder
+        self._notes = notes
+        self._settings = settings
+        self._supplies = supplies
+        self._clock = clock
+        self._failures = 0
+
+    def __repr__(self) -> str:
+        return f"<Provisions {'complete' if self.complete else self.waiting}>"
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        return self.supplied.devices if self.supplied is not None else ()
+
+    @property
+    def address(self) -> str:
+        return self.supplied.place.address if self.supplied else self._notes.record.address
+
+    def refusal(self, pod: Object) -> tuple[str, str] | None:
+        """Why this node does not run it, whatever happens: a reason, and words."""
+        trusted = self._settings.trusts(pod)
+        if not self._settings.engine.sandboxed and not trusted:
+            return "NoSandbox", (
+                "this node has no bubblewrap, so it runs only pods it trusts:"
+                f" start it with --trusted {pod['metadata']['namespace']},"
+                " or install bubblewrap"
+            )
+        for problem in specs.problems(pod):
+            return "Unsupported", f"this node cannot run the pod: {problem}"
+        for container, _ in specs.containers(pod):
+            if (container.get("securityContext") or {}).get("privileged") and not trusted:
+                return "Forbidden", f"container {container['name']}: privileged is for trusted pods"
+        return None
+
+    async def gather(self, pod: Object) -> None:
+        uid = pod["metadata"]["uid"]
+        place = await self._place(pod, uid)
+        self._notes.keep(uid=self._settings.user_for(uid))
+        # At least where it is: what runs is found again though what it was made from is gone.
+        self.supplied = Supplied(place=place, facts=self._facts(place), user=self._notes.record.uid)
+        devices = await self._supplies.devices(pod)
+        self.supplied = msgspec.structs.replace(self.supplied, devices=devices)
+        await self.refresh(pod)
+        self.complete, self.waiting = True, None
+
+    async def _place(self, pod: Object, uid: str) -> Place:
+        network, known = self._settings.network, self._notes.record.address
+        if pod["spec"].get("hostNetwork"):
+            return Place(self._settings.host_ip)
+        if known:
+            return network.find(uid, known)
+        place = await network.join(uid)
+        self._notes.keep(address=place.address)
+        return place
+
+    def _facts(self, place: Place) -> Facts:
+        return Facts(
+            pod_ip=place.address,
+            host_ip=self._settings.host_ip,
+            node_cpus=os.cpu_count() or 1,
+            node_memory=memory_bytes(),
+        )
+
+    async def refresh(self, pod: Object) -> None:
+        """Config maps, secrets and tokens may have changed."""
+        assert self.supplied is not None
+        self.refresh_at = self._clock.now() + _REFRESH_SECONDS
+        sources = await self._supplies.sources(pod)
+        volumes = await self._supplies.volumes(
+            pod, self._folder, sources, self.supplied.facts, self._notes.record.uid
+        )
+        self.supplied = msgspec.structs.replace(self.supplied, sources=sources, volumes=volumes)
+
+    def try_later(self, why: str) -> None:
+        self._failures += 1
+        wait = min(_FIRST_RETRY_SECONDS * 2**self._failures, _LAST_RETRY_SECONDS)
+        self.retry_at = self._clock.now() + wait
+        self.waiting = Obstacle("ContainerCreating", why)
+
+    async def release(self, pod: Object) -> None:
+        """What only processes needed."""
+        uid = pod["metadata"]["uid"]
+        for container, _ in specs.containers(pod):
+            self._settings.cgroups.remove(f"{uid}-{container['name']}")
+        if self._notes.record.address:
+            await self._settings.network.leave(uid)
+        self._supplies.forget(uid)
