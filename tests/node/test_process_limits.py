@@ -286,11 +286,13 @@ def test_a_sandbox_hides_the_machine(box):
 
 def test_what_cannot_be_done_is_said(box):
     async def story(box):
-        await box.create("grpc", "true", livenessProbe={"grpc": {"port": 1}})
+        disk = {"name": "d", "persistentVolumeClaim": {"claimName": "d"}}
+        raw = [{"name": "d", "devicePath": "/dev/d"}]
+        await box.create("block", "true", volumeDevices=raw, pod={"volumes": [disk]})
         await box.create("nfs", "true", pod={
             "volumes": [{"name": "n", "nfs": {"server": "s", "path": "/"}}]})  # fmt: skip
-        grpc = await box.until_phase("grpc", "Failed")
-        assert "gRPC" in grpc["status"]["message"]
+        block = await box.until_phase("block", "Failed")
+        assert "raw block volumes are not supported" in block["status"]["message"]
         nfs = await box.until_phase("nfs", "Failed")
         assert "volume n: nfs is not supported" in nfs["status"]["message"]
 

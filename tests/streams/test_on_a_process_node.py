@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import signal
 import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -179,12 +181,36 @@ class TestOnANodeOfACluster(Streams):
         assert name in [pod["metadata"]["name"] for pod in pods]
         assert self.ask(kubectl_here, joined, "/healthz") == b"ok"
 
-    def ask(self, kubectl: Kubectl, joined: Cluster, path: str) -> bytes:
+    def test_metrics_server_may_read_what_it_needs(
+        self, kubectl_here: Kubectl, joined: Cluster
+    ) -> None:
+        """With its own role and no other right: `kubectl top` comes from this page."""
+        name = run_pod(kubectl_here, "talks")
+        kubectl_here("create", "serviceaccount", "metrics-server")
+        rule = ["--verb=get", "--resource=nodes/metrics"]
+        kubectl_here("create", "clusterrole", "system:metrics-server", *rule)
+        subject = "--serviceaccount=default:metrics-server"
+        bind = ["--clusterrole=system:metrics-server", subject]
+        kubectl_here("create", "clusterrolebinding", "system:metrics-server", *bind)
+        token = kubectl_here("create", "token", "metrics-server").strip()
+        page = self.ask(kubectl_here, joined, "/metrics/resource", token).decode()
+        labels = f'container="main",namespace="default",pod="{name}"'
+        for metric in ("cpu_usage_seconds_total", "memory_working_set_bytes"):
+            assert re.search(rf"^container_{metric}{{{labels}}} [\d.]+ \d{{13}}$", page, re.M)
+            assert re.search(rf"^node_{metric} [\d.]+ \d{{13}}$", page, re.M)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            self.ask(kubectl_here, joined, "/stats/summary", token)
+        told = json.loads(self.ask(kubectl_here, joined, "/stats/summary"))
+        assert told["node"]["nodeName"] == "n1"
+        [pod] = [one for one in told["pods"] if one["podRef"]["name"] == name]
+        assert pod["containers"][0]["memory"]["workingSetBytes"] > 0
+
+    def ask(self, kubectl: Kubectl, joined: Cluster, path: str, token: str = "") -> bytes:
         """The node itself: an API server passes nothing on to a node on its own loopback."""
         port = kubectl("get", "node", "n1", "-o", "jsonpath={.status.daemonEndpoints..Port}")
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        headers = {"Authorization": f"Bearer {joined.token}"}
+        headers = {"Authorization": f"Bearer {token or joined.token}"}
         request = urllib.request.Request(f"https://127.0.0.1:{port}{path}", headers=headers)
         with urllib.request.urlopen(request, context=tls) as answer:
             body: bytes = answer.read()

@@ -6,7 +6,9 @@ A node's own HTTPS server, with a kubelet's paths.
     GET|POST /attach/NAMESPACE/POD[/UID]/CONTAINER      its own terminal
     GET|POST /portForward/NAMESPACE/POD[/UID]           connections into it
     GET      /pods                                      what runs here
-    GET      /metrics, /healthz
+    GET      /stats/summary, /metrics/resource          what that uses
+    GET      /metrics                                   what the node's devices do
+    GET      /healthz
 
 Whoever asks is checked first, whatever the path. kubectl speaks to an API server, and that
 speaks to us: with SPDY, or, where the node says that it can, with kubectl's own WebSocket.
@@ -23,7 +25,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import parse_qs, unquote
 
 import msgspec
@@ -31,6 +33,7 @@ import msgspec
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.node import stats
 from bidplane.node.api import ExecSession, LogOptions, PodRuntime
 from bidplane.node.auth import Credentials, Gate
 from bidplane.node.streams import command, forward
@@ -54,6 +57,12 @@ _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "DELET
 _SUBRESOURCES = {"pods": "pods", "healthz": "healthz", "metrics": "metrics", "stats": "stats"}
 
 
+class Usage(Protocol):
+    """Measures what runs; walking the disks, too, takes longer."""
+
+    async def read(self, *, disks: bool) -> stats.NodeUse: ...
+
+
 class KubeletServer:
     """An ASGI app. `metrics` are what a Prometheus is told of this node's devices."""
 
@@ -64,9 +73,11 @@ class KubeletServer:
         *,
         clock: Clock,
         metrics: Callable[[], Awaitable[Iterable[Counters]]] | None = None,
+        usage: Usage | None = None,
     ) -> None:
         self._runtime, self._gate, self._clock = runtime, gate, clock
-        self._metrics = metrics
+        self._metrics, self._usage = metrics, usage
+        self._rates = stats.Rates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -92,6 +103,13 @@ class KubeletServer:
             case "GET", "metrics", [] if self._metrics is not None:
                 page = dcgm.exposition(await self._metrics())
                 await _answer(send, 200, page, "text/plain; version=0.0.4")
+            case "GET", "metrics", ["resource"] if self._usage is not None:
+                page = stats.resource_metrics(await self._usage.read(disks=False))
+                await _answer(send, 200, page, "text/plain; version=0.0.4; charset=utf-8")
+            case "GET" | "POST", "stats", ["summary"] if self._usage is not None:
+                disks = not _flag(request.query, "only_cpu_and_memory")
+                told = stats.summary(await self._usage.read(disks=disks), self._rates)
+                await _answer(send, 200, msgspec.json.encode(told), "application/json")
             case "GET", "containerLogs", [namespace, name, container]:
                 await self._logs(request, self._find(namespace, name), container, receive, send)
             case "GET" | "POST", "exec" | "attach", [namespace, name, *uid, container] if (

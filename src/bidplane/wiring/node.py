@@ -113,7 +113,11 @@ class ProcessNode:
             if listener is not None and certificates is not None:
                 asked = gate or ReviewGate(self._client, self._name, clock=self._clock)
                 kubelet = KubeletServer(
-                    self.runtime, asked, clock=self._clock, metrics=self._counters
+                    self.runtime,
+                    asked,
+                    clock=self._clock,
+                    metrics=self._counters,
+                    usage=self.runtime.meter,
                 )
                 group.create_task(serve(kubelet, listener, certificates, client_ca=client_ca))
             group.create_task(self.pods.run())

@@ -23,7 +23,7 @@ class Kind(enum.StrEnum):
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
     kind: Kind
-    action: Object  # httpGet, tcpSocket or exec, as the spec has it
+    action: Object  # httpGet, tcpSocket, grpc or exec, as the spec has it
     initial_delay: float = 0.0
     period: float = 10.0
     timeout: float = 1.0

@@ -50,12 +50,6 @@ def problems(pod: Object) -> Iterator[str]:
     if (spec.get("os") or {}).get("name") == "windows":
         yield "it asks for Windows"
     for container, _ in containers(pod):
-        for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-            if (container.get(kind) or {}).get("grpc"):
-                yield (
-                    f"container {container['name']}: its {kind} is gRPC;"
-                    " use httpGet, tcpSocket or exec"
-                )
         if container.get("volumeDevices"):
             yield f"container {container['name']}: raw block volumes are not supported"
     for volume in spec.get("volumes") or ():

@@ -15,7 +15,9 @@ The process runtime: a pod's containers as processes of this machine.
     addresses   each pod's own address
     images      what an image's name stands for here
     mounts      volumes as directories
-    probing     asks containers how they are
+    storage     what a pod keeps on the disk, and whether that is too much
+    usage       reads what processes use; `measuring` of all pods
+    probing     asks containers how they are; `grpchealth` over gRPC
     sessions    exec and attach
     printed     reads the logs
     runtime     all of it, as `node.api.PodRuntime` and for the agent

@@ -21,6 +21,7 @@ from bidplane.wire.quantity import parse as parse_quantity
 
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
+_COUNTS = "cpuacct"  # v1 counts CPU time in a tree of its own; v2 always does
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -60,7 +61,8 @@ class Cgroups:
 
     @property
     def controllers(self) -> list[str]:
-        return sorted(self._trees)
+        """What can be limited."""
+        return sorted(self._trees.keys() - {_COUNTS})
 
     def _find(self) -> None:
         for hierarchy, controllers, path in _memberships():
@@ -69,7 +71,7 @@ class Cgroups:
                 continue
             for controller in controllers:
                 tree = Path("/sys/fs/cgroup") / controller
-                if controller in _CONTROLLERS and (tree / "cgroup.procs").exists():
+                if controller in (*_CONTROLLERS, _COUNTS) and (tree / "cgroup.procs").exists():
                     self._try(controller, tree / path.lstrip("/"))
 
     def _find_unified(self, path: str) -> None:

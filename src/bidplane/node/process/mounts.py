@@ -26,8 +26,10 @@ from bidplane.core.pods.environment import ConfigError
 from bidplane.core.pods.files import File
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
+from bidplane.node.process import tmpfs
 from bidplane.node.process.confine import Mount
 from bidplane.node.process.images import read
+from bidplane.wire.quantity import parse as parse_quantity
 
 _LINK = "..data"
 
@@ -129,12 +131,15 @@ def give(folder: Path, owner: int) -> None:
         os.chown(path, owner, owner, follow_symlinks=False)
 
 
-def empty_dir(folder: Path, owner: int | None) -> Source:
+def empty_dir(folder: Path, spec: Object, owner: int | None) -> Source:
     if not folder.exists():
         folder.mkdir(parents=True)
         folder.chmod(0o777)
         if owner is not None:
             os.chown(folder, owner, owner)
+    if spec.get("medium") == "Memory" and tmpfs.possible():
+        limit = spec.get("sizeLimit")
+        tmpfs.mount(folder, size=int(parse_quantity(limit)) if limit else None, owner=owner)
     return Source(folder)
 
 

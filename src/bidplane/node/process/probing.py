@@ -1,4 +1,4 @@
-"""Asks a container how it is: over HTTP, by a connection, or with a command."""
+"""Asks a container how it is: over HTTP or gRPC, by a connection, or with a command."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import msgspec
 
 from bidplane.core.pods.probes import Probe
 from bidplane.kube.client import Object
+from bidplane.node.process import grpchealth
 from bidplane.node.process.sessions import Ran
 
 _AGENT = "kube-probe/bidplane"
@@ -43,6 +44,10 @@ async def ask(probe: Probe, container: Object, address: str, beside: Beside) -> 
             return await http(action["httpGet"], container, address, probe.timeout)
         if action.get("tcpSocket"):
             return await _tcp(action["tcpSocket"], container, address, probe.timeout)
+        if action.get("grpc"):
+            service = action["grpc"].get("service") or ""
+            said = await grpchealth.check(address, action["grpc"]["port"], service, probe.timeout)
+            return Answer(not said, said)
         if action.get("exec"):
             return await _exec(action["exec"].get("command") or (), beside, probe.timeout)
     except ValueError as error:

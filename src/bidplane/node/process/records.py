@@ -21,6 +21,7 @@ import msgspec
 
 from bidplane.core.pods.life import Halt, Run, Stage
 from bidplane.kube.client import Object
+from bidplane.node.process import tmpfs
 from bidplane.node.process.shim import start_time
 
 _LONGEST_MESSAGE = 4096
@@ -174,6 +175,13 @@ class PodFolder:
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o711)
 
+    def containers(self) -> list[Path]:
+        """The folder of each container that was ever started."""
+        try:
+            return sorted((self.path / "containers").iterdir())
+        except FileNotFoundError:
+            return []
+
     def exists(self) -> bool:
         return self.path.exists()
 
@@ -208,6 +216,9 @@ class PodFolder:
             shutil.rmtree(old.folder, ignore_errors=True)
 
     def remove(self) -> None:
+        if self.volumes.exists():
+            for volume in self.volumes.iterdir():
+                tmpfs.unmount(volume)
         shutil.rmtree(self.path, ignore_errors=True)
 
 

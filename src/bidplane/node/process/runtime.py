@@ -18,6 +18,7 @@ from bidplane.machinery.informer import Informer
 from bidplane.node.api import ExecSession, LogOptions
 from bidplane.node.process import printed
 from bidplane.node.process.addresses import Place
+from bidplane.node.process.measuring import Meter
 from bidplane.node.process.records import Attempt, known_pods
 from bidplane.node.process.runs import Launcher
 from bidplane.node.process.sessions import Attached, Executed
@@ -51,6 +52,7 @@ class ProcessRuntime:
         self._launcher = Launcher()
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.meter = Meter(settings, self._workers.values, clock=clock)
         pods.on_change(self._changed)
 
     def __repr__(self) -> str:

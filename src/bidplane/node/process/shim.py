@@ -233,7 +233,7 @@ class Container:
             pass
         if self.order["adopts"]:
             for _ in range(50):
-                children = _children(os.getpid())
+                children = descendants(os.getpid())
                 if not children:
                     return
                 for pid in children:
@@ -249,16 +249,18 @@ def _kill(pid: int) -> None:
         pass
 
 
-def _children(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
     """All that descend from a process, the nearest first."""
     found: list[int] = []
+    nearest: list[int] = []
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            nearest = [int(child) for child in file.read().split()]
+        for thread in os.listdir(f"/proc/{pid}/task"):  # any of them may have forked
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                nearest += [int(child) for child in file.read().split()]
     except OSError:
-        return found
+        pass
     for child in nearest:
-        found += [child, *_children(child)]
+        found += [child, *descendants(child)]
     return found
 
 
@@ -325,7 +327,7 @@ class Supervision:
         return status
 
     def _reap_orphans(self) -> None:
-        for pid in _children(os.getpid()):
+        for pid in descendants(os.getpid()):
             if pid != self._container.pid:
                 try:
                     os.waitpid(pid, os.WNOHANG)

@@ -138,7 +138,7 @@ class Supplies:
             return Source(source.path, source.read_only or bool(claim.get("readOnly")))
         if volume.get("ephemeral") is not None:
             return await self._claimed(namespace, f"{pod['metadata']['name']}-{volume['name']}")
-        return mounts.empty_dir(folder, owner)
+        return mounts.empty_dir(folder, volume.get("emptyDir") or {}, owner)
 
     async def _claimed(self, namespace: str, claim: str) -> Source:
         declared = self._declared.claim(namespace, claim)

@@ -17,6 +17,7 @@ import structlog
 
 from bidplane.core.pods import life, status
 from bidplane.core.pods import spec as specs
+from bidplane.core.pods import storage as storage_limits
 from bidplane.core.pods.environment import ConfigError
 from bidplane.core.pods.life import Halt, Stage
 from bidplane.errors import ApiError, NotFound
@@ -29,6 +30,7 @@ from bidplane.node.process.records import Notes, PodFolder
 from bidplane.node.process.runs import Launcher
 from bidplane.node.process.settings import Settings
 from bidplane.node.process.starting import Starter
+from bidplane.node.process.storage import Storage
 from bidplane.node.process.supplies import (
     Present,
     Supplies,
@@ -70,6 +72,8 @@ class Worker:
         self._released = False
         self._lost_devices: set[tuple[str, str, str]] = set()
         self._saving: asyncio.Task[None] | None = None  # the checkpoint, once it is due
+        self.storage = Storage(lambda: self.pod, self.folder, clock)
+        self._too_much: asyncio.Task[str] | None = None  # ends when a limit was passed
         self._teller = Teller(lambda: self.pod, client, recorder)
         self._provisions = Provisions(
             self.folder, self._notes, settings=settings, supplies=supplies, clock=clock
@@ -142,6 +146,9 @@ class Worker:
                     return
                 await self._wait(again)
         finally:
+            if self._too_much is not None:
+                self._too_much.cancel()
+                await asyncio.gather(self._too_much, return_exceptions=True)
             for unit in self.units.values():
                 await unit.close()
             await self._teller.close()
@@ -252,6 +259,10 @@ class Worker:
                 "Pod was active on the node longer than the specified deadline",
                 specs.grace_seconds(self.pod),
             )
+        if self._too_much is not None and self._too_much.done():
+            self._end_it(
+                storage_limits.REASON, self._too_much.result(), storage_limits.GRACE_SECONDS
+            )
         if self._deleted():
             halt = self._notes.record.halt
             given = self.pod["metadata"].get("deletionGracePeriodSeconds")
@@ -292,6 +303,9 @@ class Worker:
                 return [provisions.retry_at]
             provisions.complete = True
         await self._starter.find_again(self.units.values())
+        if storage_limits.is_limited(self.pod):
+            self._too_much = asyncio.create_task(self.storage.until_too_much())
+            self._too_much.add_done_callback(lambda _: self.wake())
         return [provisions.refresh_at]
 
     def _ever_started(self) -> bool:

@@ -1,0 +1,78 @@
+"""
+Asks a program how it is over gRPC, by the standard health protocol (`grpc.health.v1`).
+
+One unary call: a request of a few bytes over HTTP/2 without TLS, as the kubelet makes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+
+_AGENT = "kube-probe/bidplane"
+_METHOD = "/grpc.health.v1.Health/Check"
+_SERVING = 1
+_NAMES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+_UNIMPLEMENTED = "12"
+
+
+async def check(host: str, port: int, service: str, timeout: float) -> str:
+    """Nothing if it serves; else what is wrong with it, in the kubelet's words."""
+    body = _framed(_request(service))
+    headers = {
+        "content-type": "application/grpc",
+        "te": "trailers",
+        "user-agent": _AGENT,
+        "grpc-timeout": f"{max(int(timeout * 1000), 1)}m",
+    }
+    try:
+        async with (
+            asyncio.timeout(timeout),
+            httpx2.AsyncClient(http1=False, http2=True, trust_env=False, timeout=None) as client,
+        ):
+            url = f"http://{host}:{port}{_METHOD}"
+            answer = await client.post(url, content=body, headers=headers)
+    except TimeoutError:
+        return f"timeout: health rpc did not complete within {timeout:g}s"
+    except (httpx2.HTTPError, OSError) as error:
+        why = error or type(error).__name__
+        return f'timeout: failed to connect service "{host}:{port}" within {timeout:g}s: {why}'
+    failed = answer.headers.get("grpc-status", "0")
+    if failed == _UNIMPLEMENTED or answer.status_code == 404:
+        return "error: this server does not implement the grpc health protocol (grpc.health.v1)"
+    if failed != "0" or answer.status_code != 200:
+        why = answer.headers.get("grpc-message") or f"status {failed}"
+        return f"error: health rpc failed: {why}"
+    found = _status(answer.content)
+    if found is None:
+        return "error: health rpc failed: it answered nothing"
+    if found != _SERVING:
+        return f'service unhealthy (responded with "{_NAMES.get(found, found)}")'
+    return ""
+
+
+def _request(service: str) -> bytes:
+    """A HealthCheckRequest: one string, its first field."""
+    name = service.encode()
+    return b"\x0a" + _varint(len(name)) + name if name else b""
+
+
+def _framed(message: bytes) -> bytes:
+    return b"\0" + len(message).to_bytes(4, "big") + message
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _status(body: bytes) -> int | None:
+    """The first field of a HealthCheckResponse; what is its zero is left out on the wire."""
+    if len(body) < 5:
+        return None
+    message = body[5 : 5 + int.from_bytes(body[1:5], "big")]
+    return message[1] if message[:1] == b"\x08" and len(message) > 1 else 0
