@@ -81,6 +81,9 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     term_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM_SECONDS)] = 0
     renew: bool = True  # after its term the lease goes on, contestable; else it ends with it
     urgent: bool = False  # asks for a round at once, for a fee
+    # One GPU, or a part of one, is bought from a pool's float as soon as the instant price is
+    # within `maxPrice`; until then the bid takes part in rounds as any other.
+    instant: bool = False
 
 
 class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -8,6 +8,7 @@ POOL = "bidplane.dev/pool"
 DEADLINE = "bidplane.dev/deadline"  # RFC 3339: when the work must be done
 URGENCY = "bidplane.dev/urgency"  # low | normal | high
 TERM = "bidplane.dev/term"  # seconds it wants to run undisturbed
+INSTANT = "bidplane.dev/instant"  # "true" | "false": whether to buy from a pool's float
 PREEMPTIBLE = "bidplane.dev/preemptible"  # "false": rather not start than be evicted
 CHECKPOINT_COMMAND = "bidplane.dev/checkpoint-command"  # run in the pod on notice
 GPU_RESOURCE = "nvidia.com/gpu"

@@ -130,7 +130,8 @@ def explain(bid: str, /, *, ledger: Where = "", data: Data = None) -> None:
         books.close()
     if verdict is None:
         raise UserError(f"no recorded round knows a bid {bid!r}: name it by its uid")
-    console.print(f"{bid}, round {verdict.round}: {verdict.sentence}", soft_wrap=True, markup=False)
+    when = f"round {verdict.round}" if verdict.round else "between rounds"
+    console.print(f"{bid}, {when}: {verdict.sentence}", soft_wrap=True, markup=False)
 
 
 def _uid_of(name: str, data: Path | None) -> str:

@@ -48,7 +48,7 @@ def _term(text: str) -> str | None:
     return f"{text!r} is not a number of seconds from 1 to {LONGEST_TERM}"
 
 
-def _preemptible(text: str) -> str | None:
+def _yes_or_no(text: str) -> str | None:
     return None if text in ("true", "false") else f'{text!r} is not "true" or "false"'
 
 
@@ -64,6 +64,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     labels.DEADLINE: _deadline,
     labels.URGENCY: _urgency,
     labels.TERM: _term,
-    labels.PREEMPTIBLE: _preemptible,
+    labels.INSTANT: _yes_or_no,
+    labels.PREEMPTIBLE: _yes_or_no,
     labels.CHECKPOINT_COMMAND: _command,
 }

@@ -40,14 +40,14 @@ from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.exchange import inventory
-from bidplane.exchange.desk import Desk, Kept
+from bidplane.exchange.desk import Desk, Kept, terms_for
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
-from bidplane.exchange.status import bid_statuses, pool_statuses
+from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.leases import Term, Winner
-from bidplane.ledger.records import REVENUE, LotPrice, TransferKind, fund_of, wallet_of
+from bidplane.ledger.records import REVENUE, Lease, LotPrice, TransferKind, fund_of, wallet_of
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,8 @@ class Engine:
             bids = bid_statuses(commit, snapshot, result, refused, number)
         recorded = number != self._round
         self._round, self._outcome = number, outcome
-        self.desk.open(shop.stocks, kept, result.lots)
+        self.desk.open(shop, kept, result.lots)
+        bids |= self._sell_at_once(snapshot, result, round(now * 1000))
         return Report(
             round=number,
             recorded=recorded,
@@ -100,6 +101,28 @@ class Engine:
             bids=bids,
             pools=pool_statuses(shop.stocks, result),
         )
+
+    def _sell_at_once(
+        self, snapshot: Snapshot, result: RoundResult, now: int
+    ) -> dict[str, BidStatus]:
+        """
+        The float was not in the round. Of those who lost it, whoever would rather pay the
+        float's price has it now: no GPU is kept from a bid that offers what it costs.
+        """
+        if not self.desk.floats:
+            return {}
+        lost = {loss.ask for loss in result.lost if loss.reason in _UNSERVED}
+        agents = {agent.name: agent for agent in snapshot.agents}
+        waiting = [bid for bid in snapshot.bids if bid.uid in lost and bid.instant]
+        sold: dict[str, BidStatus] = {}
+        for bid in sorted(waiting, key=lambda bid: (-bid.price, bid.created, bid.uid)):
+            lease = self.desk.serve(bid, agents[bid.agent], now=now)
+            if isinstance(lease, Lease):
+                sold[bid.uid] = won_status(bid, lease)
+        return sold
+
+
+_UNSERVED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)
 
 
 def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
@@ -442,8 +465,7 @@ def _win(
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
     bid = (bid, *bid.otherwise)[won.option]
-    light = pool.terms
-    terms = light._replace(restart_seconds=pool.heavy_restart_seconds) if agent.heavy else light
+    terms, levy_percent = terms_for(pool, heavy=agent.heavy)
     leases.win(
         commit,
         Winner(
@@ -466,9 +488,7 @@ def _win(
         weight=won.weight,
         parts=won.parts,
         age=age,
-        levy_percent=preemption.levy_percent(
-            terms.restart_seconds, light.restart_seconds, light.notice_seconds
-        ),
+        levy_percent=levy_percent,
         term=Term(bid.term_seconds, bid.renews),
     )
 

@@ -20,6 +20,7 @@ import structlog
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
+from bidplane.api.bid import BidStatus
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, Kind
 from bidplane.api.lease import FINALIZER, BidReference, LeaseSpec, LeaseStatus, Phase
 from bidplane.api.money import format_credits, parse_credits
@@ -35,6 +36,7 @@ from bidplane.machinery.informer import Informer
 
 Call = Coroutine[Any, Any, None]
 
+_NOTHING_SOLD: Mapping[str, BidStatus] = {}
 AT_ONCE = 16  # calls to the API in flight
 
 log = structlog.get_logger(__name__)
@@ -47,14 +49,16 @@ class Projector:
         self._informers = informers
         self._slots = asyncio.Semaphore(AT_ONCE)
 
-    async def project(self, report: Report | None = None) -> int:
+    async def project(
+        self, report: Report | None = None, sold: Mapping[str, BidStatus] = _NOTHING_SOLD
+    ) -> int:
         """
         Write every difference. Returns how many could not be written; they are found
-        again the next time.
+        again the next time. `sold`: what has become of bids since the round.
         """
         work: list[Call] = [*self._lease_work(), *self._agent_work()]
         if report is not None:
-            work += [*self._bid_work(report), *self._pool_work(report)]
+            work += [*self._bid_work({**report.bids, **sold}), *self._pool_work(report)]
         done = await asyncio.gather(*(self._attempt(item) for item in work))
         return done.count(False)
 
@@ -160,11 +164,11 @@ class Projector:
 
     # Bids and pools
 
-    def _bid_work(self, report: Report) -> list[Call]:
+    def _bid_work(self, statuses: Mapping[str, BidStatus]) -> list[Call]:
         return [
             self._say(BID, bid, status)
             for bid in self._informers[BID].items()
-            if (status := report.bids.get(bid["metadata"]["uid"])) is not None
+            if (status := statuses.get(bid["metadata"]["uid"])) is not None
             and _is_news(bid, status, price="priceToWin", follows=("round", "message"))
         ]
 

@@ -11,13 +11,16 @@ import asyncio
 
 import structlog
 
+from bidplane.api.bid import BidStatus
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE, Kind
 from bidplane.api.lease import Phase
 from bidplane.core.market.early import Bucket
 from bidplane.exchange import snapshot
+from bidplane.exchange.desk import NoSale
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.projector import Projector
+from bidplane.exchange.status import won_status
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.ledger.ledger import Ledger
 from bidplane.machinery.clock import Clock
@@ -48,6 +51,7 @@ class Exchange:
         self._buckets: dict[str, Bucket] = {}  # by owner
         self._early: set[str] = set()  # bids for which the next round is run at once
         self._asked: set[str] = set()  # bids that have asked for theirs
+        self._sold: dict[str, BidStatus] = {}  # by bid: what the float sold since the last round
         self._engine = Engine(ledger)
         self._ledger = ledger
         self._projector = Projector(client, ledger, self.informers)
@@ -101,6 +105,7 @@ class Exchange:
             return None
         self._changed, self._looked_at = False, now
         early, self._early = frozenset(self._early), set()
+        self._sold = {}
         self._report = self._engine.run_round(self._snapshot(), now, early)
         self._news.publish(self._report.result.lots, recorded=self._report.recorded)
         self._to_tell.set()
@@ -108,7 +113,7 @@ class Exchange:
 
     async def project(self) -> int:
         """Tell the host what the ledger says; returns how many writes are left to try."""
-        return await self._projector.project(self._report)
+        return await self._projector.project(self._report, self._sold)
 
     def _has_work(self, now: float) -> bool:
         if self._changed or self._report is None or now >= self._looked_at + QUIET_SECONDS:
@@ -146,16 +151,41 @@ class Exchange:
             self._urgent.set()
 
     def _note_bid(self, event: EventType, bid: Object) -> None:
-        """An urgent bid has its round at once, if its owner may ask for one more."""
+        """
+        An instant bid is served from the float at once, if that has what it asks for. An
+        urgent one has its round at once, if its owner may ask for one more.
+        """
         uid = bid["metadata"]["uid"]
         if event == "DELETED":
             self._asked.discard(uid)
+            self._sold.pop(uid, None)
             return
-        view = snapshot.bid_view(bid) if bid["spec"].get("urgent") else None
-        if view is None or bid.get("status") or uid in self._asked:
+        spec = bid["spec"]
+        if (
+            bid.get("status")
+            or uid in self._asked
+            or not (spec.get("urgent") or spec.get("instant"))
+        ):
             return
-        agent = self.informers[AGENT].get(None, view.agent)
-        owner = snapshot.agent_view(agent).owner if agent is not None else ""
+        view = snapshot.bid_view(bid)
+        found = self.informers[AGENT].get(None, view.agent) if view is not None else None
+        if view is None or found is None:
+            return
+        agent = snapshot.agent_view(found)
+        if view.instant and self._serve(view, agent):
+            return
+        if view.urgent:
+            self._ask_for_a_round(uid, agent.owner)
+
+    def _serve(self, bid: snapshot.BidView, agent: snapshot.AgentView) -> bool:
+        lease = self._engine.desk.serve(bid, agent, now=round(self._clock.now() * 1000))
+        if isinstance(lease, NoSale):
+            return False
+        self._sold[bid.uid] = won_status(bid, lease)
+        self._to_tell.set()
+        return True
+
+    def _ask_for_a_round(self, uid: str, owner: str) -> None:
         left = self._buckets.get(owner, Bucket()).take(round(self._clock.now() * 1000))
         self._asked.add(uid)
         if left is not None and owner:

@@ -73,6 +73,7 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     term_seconds: int = 0
     renews: bool = True
     urgent: bool = False
+    instant: bool = False  # may be sold from the float
     created: int = 0  # seconds
     problem: str = ""  # why it cannot be read
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
@@ -204,6 +205,7 @@ def bid_view(bid: Object) -> BidView | None:
         "term_seconds": spec.term_seconds,
         "renews": spec.renew,
         "urgent": spec.urgent,
+        "instant": spec.instant,
     }
     otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in rest)
     return msgspec.structs.replace(first, otherwise=otherwise, **common)

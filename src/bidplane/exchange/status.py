@@ -9,7 +9,7 @@ from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.market import Lost, LotResult, RoundResult
-from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.explain import explain, explain_sale, explain_win
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
 from bidplane.ledger.commit import Commit
@@ -44,7 +44,7 @@ def bid_statuses(
     for bid in snapshot.bids:
         lease = commit.lease_of_bid(bid.uid)
         if lease is not None:
-            statuses[bid.uid] = _won_status(bid, lease)
+            statuses[bid.uid] = won_status(bid, lease)
         elif bid.problem:
             statuses[bid.uid] = BidStatus(
                 phase=BidPhase.REFUSED, reason=bid.bad, message=bid.problem
@@ -76,7 +76,7 @@ def _available(commit: Commit, snapshot: Snapshot) -> dict[str, str]:
     return found
 
 
-def _won_status(bid: BidView, lease: Lease) -> BidStatus:
+def won_status(bid: BidView, lease: Lease) -> BidStatus:
     over = lease.phase is Phase.RELEASED
     return BidStatus(
         phase=BidPhase.ENDED if over else BidPhase.WON,
@@ -84,7 +84,7 @@ def _won_status(bid: BidView, lease: Lease) -> BidStatus:
         message=(
             f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
             if over
-            else explain_win(
+            else (explain_sale if lease.instant else explain_win)(
                 _asked(bid, lease), lease.gpus, lease.win_price, lease.pool, lease.share
             )
         ),

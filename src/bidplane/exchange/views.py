@@ -10,7 +10,7 @@ from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
 from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
-from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.explain import explain, explain_sale, explain_win
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
 from bidplane.exchange.snapshot import lease_name
@@ -115,6 +115,8 @@ ROUNDS_BACK = 2000
 def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanation | None:
     """Why the bid won or lost, to `agent` (None may see all); None if no round knows it."""
     lease = ledger.lease_of_bid(uid)
+    if lease is not None and lease.instant:
+        return _bought(lease) if agent in (None, lease.agent) else None
     needle = msgspec.json.encode(uid)
     for record in _rounds_back(ledger):
         if lease is not None and record.at != lease.won_at:
@@ -128,6 +130,27 @@ def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanati
                 return None
             return _explained(record, ask, msgspec.json.decode(record.result, type=RoundResult))
     return None
+
+
+def _bought(lease: Lease) -> api.Explanation:
+    """No round decided it: it was sold from the float, at the posted price."""
+    return api.Explanation(
+        bid=lease.bid_uid,
+        agent=lease.agent,
+        event="Won",
+        reason=BidReason.WON.value,
+        message=explain_sale(1, lease.gpus, lease.win_price, lease.pool, lease.share),
+        round=0,
+        at=stamp(lease.won_at),
+        gpus_asked=1,
+        offer=format_credits(lease.max_price),
+        pool=lease.pool,
+        gpus_sold=lease.gpus,
+        price=format_credits(lease.win_price),
+        cost_per_hour=format_credits(rent(lease.win_price, lease.weight, SECONDS_PER_HOUR)),
+        share=lease.share,
+        lease=lease_name(lease.id),
+    )
 
 
 def _rounds_back(ledger: Ledger, chunk: int = 50) -> Iterator[Round]:

@@ -10,7 +10,7 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
-from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.explain import explain, explain_sale, explain_win
 from bidplane.errors import UserError
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Round, lease_id
@@ -52,12 +52,19 @@ def find_round(ledger: Ledger, number: int) -> Round:
 
 
 class Verdict(NamedTuple):
-    round: int
+    round: int  # 0: none; it was sold between two
     sentence: str
 
 
 def explain_bid(ledger: Ledger, uid: str) -> Verdict | None:
-    """Why the bid won or lost in the last round it took part in; None if it never did."""
+    """Why the bid won or lost in the last round it took part in; None if nothing is known of it."""
+    lease = ledger.lease(lease_id(uid))
+    if lease is not None and lease.instant:
+        hourly = format_credits(rent(lease.win_price, lease.weight, _HOUR))
+        said = explain_sale(1, lease.gpus, lease.win_price, lease.pool, lease.share)
+        offered = format_credits(lease.max_price)
+        ending = _ending(ledger, uid)
+        return Verdict(0, f"{said}, {hourly} an hour; it offered {offered}{ending}")
     for record in _backwards(ledger):
         given = msgspec.json.decode(record.input, type=RoundInput)
         ask = next((ask for ask in given.asks if ask.id == uid), None)

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -101,6 +101,7 @@ class PoolDeclaration(
     restart_seconds: Seconds = 30
     divides: Divides = Divides.WHOLE
     geometry: list[MigSlot] = []
+    instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -95,6 +95,7 @@ async def offer(host: Client, fleet: Fleet) -> None:
                 "restartSeconds": terms.restart_seconds,
                 "divides": terms.divides.value,
                 "geometry": msgspec.to_builtins(terms.geometry),
+                "instantFloatPercent": terms.instant_float_percent,
             },
         }
         with suppress(AlreadyExists):

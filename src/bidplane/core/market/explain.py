@@ -52,6 +52,12 @@ def explain_win(asked: int, sold: int, price: int, lot: str, share: str = "") ->
     return f"won {_gpus(sold, share)}{surplus} in {lot} at {format_credits(price)} per GPU-hour"
 
 
+def explain_sale(asked: int, sold: int, price: int, lot: str, share: str = "") -> str:
+    """Of what was bought from a float, between two rounds."""
+    bought = _gpus(sold, share)
+    return f"bought {bought} in {lot} at once, at its instant price of {format_credits(price)}"
+
+
 def _gpus(count: int, share: str = "") -> str:
     if share:
         times = f"{count} × " if count != 1 else ""

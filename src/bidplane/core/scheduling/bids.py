@@ -13,9 +13,18 @@ from bidplane.core.scheduling.seen import bid_name, cut, gang_bid_name
 
 
 def bid_for_pod(
-    pod: Object, ask: Ask, max_price: str, claimed: dict[str, Any] | None = None
+    pod: Object,
+    ask: Ask,
+    max_price: str,
+    claimed: dict[str, Any] | None = None,
+    *,
+    instant: bool = False,
 ) -> dict[str, Any]:
+    """`instant`: it is bought from a pool's float, if it is as little as a float sells."""
     metadata = pod["metadata"]
+    spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
+    if instant and spec["gpus"] == spec.get("blocks", 1) == 1 and not ask.term_seconds:
+        spec["instant"] = True
     return {
         "apiVersion": BID.api_version,
         "kind": BID.kind,
@@ -37,9 +46,7 @@ def bid_for_pod(
                 }
             ],
         },
-        "spec": _bid_spec(ask, max_price)
-        if claimed is None
-        else _of_claim(ask, max_price, claimed),
+        "spec": spec,
     }
 
 

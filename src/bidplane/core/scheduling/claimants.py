@@ -9,6 +9,7 @@ from bidplane.api.kinds import Object
 from bidplane.core import claiming
 from bidplane.core.asks import Ask
 from bidplane.core.scheduling.bids import bid_for_pod
+from bidplane.core.scheduling.offers import is_instant
 from bidplane.core.scheduling.operations import (
     BindPod,
     CreateBid,
@@ -46,7 +47,12 @@ def claimant(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
             yield Explain(pod, reason, message)
         case claiming.Market(bid=wanted, why=why):
             if bid is None:
-                yield CreateBid(pod, bid_for_pod(pod, ask, snapshot.max_price, wanted))
+                yield CreateBid(
+                    pod,
+                    bid_for_pod(
+                        pod, ask, snapshot.max_price, wanted, instant=is_instant(snapshot, ask)
+                    ),
+                )
             elif phase_of(bid) == BidPhase.ENDED:
                 yield DeleteBid(bid)
             elif phase_of(bid) == BidPhase.WON and _usable_by(snapshot, bid):

@@ -33,6 +33,17 @@ def is_paced(snapshot: Snapshot) -> bool:
     return snapshot.strategy is not Strategy.MANUAL and any(map(is_pending, snapshot.pods))
 
 
+def is_instant(snapshot: Snapshot, ask: Ask) -> bool:
+    """
+    Whether a pod would rather pay a float's price than wait for a round: as it says itself; else
+    if it is urgent, or pays a fixed price. A strategy that saves by waiting waits.
+    """
+    if ask.instant:
+        return ask.instant == "true"
+    waits = snapshot.strategy in (Strategy.THRIFTY, Strategy.DEADLINE)
+    return ask.urgent or bool(ask.max_price) or not waits
+
+
 def offers_of(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
     """
     By pod, what it bids now. One after the other, the oldest first: each counts what those

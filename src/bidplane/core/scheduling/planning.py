@@ -26,7 +26,7 @@ from bidplane.core.market.pacing import Offer
 from bidplane.core.scheduling.bids import bid_for_pod
 from bidplane.core.scheduling.claimants import claimant
 from bidplane.core.scheduling.gangs import gang_member, guest
-from bidplane.core.scheduling.offers import bid_anew, offers_of
+from bidplane.core.scheduling.offers import bid_anew, is_instant, offers_of
 from bidplane.core.scheduling.operations import (
     BindPod,
     CreateBid,
@@ -114,7 +114,9 @@ def _pending(snapshot: Snapshot, pod: Object, offers: Mapping[str, Offer]) -> It
     offered = offers[pod["metadata"]["uid"]]
     if bid is None:
         if offered.price:
-            yield CreateBid(pod, bid_for_pod(pod, ask, format_credits(offered.price)))
+            price = format_credits(offered.price)
+            instant = is_instant(snapshot, ask)
+            yield CreateBid(pod, bid_for_pod(pod, ask, price, instant=instant))
         else:
             yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
         return
