@@ -280,3 +280,10 @@ def test_how_a_pod_wants_to_have_its_lease(notes, term, urgent):
     annotations = {f"bidplane.dev/{name}": text for name, text in notes.items()}
     ask = asks.ask_of(part_pod(annotations, gpu="1"))
     assert (ask.term_seconds, ask.urgent) == (term, urgent)
+
+
+def test_a_gangs_size_alone_is_for_pods_of_a_controller():
+    alone = part_pod({"bidplane.dev/gang-size": "2"}, gpu="1")
+    assert "gang too" in asks.problems(kinds.POD, alone)[0]
+    owned = {**alone, "metadata": {**alone["metadata"], "ownerReferences": [{"kind": "Job"}]}}
+    assert asks.problems(kinds.POD, owned) == []

@@ -70,10 +70,10 @@ def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: str) 
     }
 
 
-def played(story: Callable[[World], Awaitable[None]]) -> None:
+def played(story: Callable[[World], Awaitable[None]], fleet: Fleet = FLEET) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            world = World(Path(folder), FLEET)
+            world = World(Path(folder), fleet)
             try:
                 await world.start_all()
                 for name in ("trainer", "chat"):

@@ -165,6 +165,7 @@ class LeaseController:
             await _delete_pod(self._host.client, pod, 0)
         for pod in self._live_pods(plane, lease):
             await _delete_pod(plane.client, pod, 0)
+        await self._release_gang(plane, lease)
         if not is_deleted(lease):
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, lease["metadata"]["namespace"])

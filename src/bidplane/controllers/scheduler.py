@@ -18,12 +18,14 @@ from bidplane.api.kinds import (
     BID,
     DEVICE_CLASS,
     GPU_LEASE,
+    JOB,
     NAMESPACE,
     NODE,
     POD,
     RESOURCE_CLAIM,
     RESOURCE_CLAIM_TEMPLATE,
     RESOURCE_SLICE,
+    Kind,
 )
 from bidplane.api.money import parse_credits
 from bidplane.core import pending, scheduling
@@ -37,6 +39,7 @@ from bidplane.core.scheduling import (
     PriceBid,
     ReleaseLease,
     Snapshot,
+    TellGroup,
 )
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
@@ -82,6 +85,8 @@ class SchedulerController:
             max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
             suspended=bool(spec.get("suspended")),
             devices=await self._devices(plane, cache),
+            jobs=cache[JOB].items(),
+            groups=await self._groups(cache),
             strategy=Strategy(spec.get("strategy") or Strategy.MANUAL),
             hourly=parse_credits(spec.get("refill") or "0") * spec.get("priority", 1),
             now=self._clock.now(),
@@ -95,7 +100,8 @@ class SchedulerController:
         if refused:
             raise refused[0]
         waiting = any(
-            pod["spec"].get("resourceClaims") and scheduling.is_pending(pod)
+            (pod["spec"].get("resourceClaims") or scheduling.sources_named([pod]))
+            and scheduling.is_pending(pod)
             for pod in snapshot.pods
         )
         if waiting:
@@ -125,6 +131,14 @@ class SchedulerController:
                 (await cache.client.list(NAMESPACE, labels=f"{ADMIN_LABEL}=true")).items
             ),
         )
+
+    async def _groups(self, cache: PlaneCache) -> dict[Kind, list[Object]]:
+        """The PodGroups of the kinds its pods name, where its agent has installed them."""
+        found: dict[Kind, list[Object]] = {}
+        for source in scheduling.sources_named(cache[POD].items()):
+            with suppress(NotFound):
+                found[source.kind] = list((await cache.client.list(source.kind)).items)
+        return found
 
     async def _carry_out(self, client: Client, operation: Operation) -> None:
         """Each operation is safe to repeat, and harmless when the cache was behind."""
@@ -163,6 +177,8 @@ class SchedulerController:
                 case ReleaseLease(lease=lease):
                     metadata = lease["metadata"]
                     await client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
+                case TellGroup(kind=kind, group=group, status=status):
+                    await self._tell_group(client, kind, group, status)
                 case Explain():
                     await self._explain(client, operation)
                 case MakeClaim(pod=pod, name=name, claim=claim):
@@ -217,6 +233,17 @@ class SchedulerController:
             metadata["namespace"],
             subresource="status",
         )
+
+    async def _tell_group(
+        self, client: Client, kind: Kind, group: Object, status: dict[str, Any]
+    ) -> None:
+        metadata = group["metadata"]
+        said = {"metadata": {"uid": metadata["uid"]}, "status": status}
+        name, namespace = metadata["name"], metadata["namespace"]
+        try:
+            await client.patch(kind, name, said, namespace, subresource="status")
+        except NotFound:  # its definition may have no such subresource
+            await client.patch(kind, name, said, namespace)
 
     async def _explain(self, client: Client, why: Explain) -> None:
         """In words on the condition, and for programs in an annotation."""

@@ -55,6 +55,11 @@ def ask_of(pod: Object) -> Ask:
             f"metadata.annotations[{labels.GANG}]: {gang!r} is not a name: use up to 50 lower-case"
             " letters, digits and '-'"
         )
+    if not gang and labels.GANG_SIZE in annotations and not pod["metadata"].get("ownerReferences"):
+        raise ValueError(
+            f"metadata.annotations[{labels.GANG_SIZE}]: the pod has no controller whose pods it"
+            f" could be of: say {labels.GANG} too"
+        )
     if gang and memory:
         raise ValueError(
             f"metadata.annotations[{labels.GPU_MEMORY}]: a gang is of equal parts: say"
@@ -67,7 +72,7 @@ def ask_of(pod: Object) -> Ask:
         share=share,
         memory=memory,
         gang=gang,
-        gang_size=_gang_size(annotations) if gang else 1,
+        gang_size=_gang_size(annotations) if gang or labels.GANG_SIZE in annotations else 1,
         bid=annotations.get(labels.BID_NAME, ""),
         deadline=_time(annotations),
         work_seconds=_work(annotations),

@@ -265,6 +265,24 @@ def claim_name(pod: Object, reference: Object) -> str:
     )
 
 
+def is_all_its_own(pod: Object) -> bool:
+    """Whether each of its claims is made for it, of a template."""
+    return not any(one.get("resourceClaimName") for one in pod["spec"]["resourceClaims"])
+
+
+def nodes_taken(devices: Devices, pods: Sequence[Object]) -> dict[str, str]:
+    """By pod's name, where its claims have devices already."""
+    by_name = {_name(claim): claim for claim in devices.claims}
+    found = {}
+    for pod in pods:
+        metadata = pod["metadata"]
+        for reference in pod["spec"].get("resourceClaims") or ():
+            claim = by_name.get((metadata["namespace"], claim_name(pod, reference)))
+            for node in _nodes_of(claim) if claim is not None else ():
+                found[metadata["name"]] = node
+    return found
+
+
 def _template(reference: Object) -> str:
     return str(reference.get("resourceClaimTemplateName") or "")
 

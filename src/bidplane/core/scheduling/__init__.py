@@ -6,10 +6,13 @@ An agent's scheduler, which decides and does nothing; `planning` has its rules.
     planning     from one to the other
     offers       what a pod bids now
     bids         the Bid it becomes
+    groups       which pods are a gang
     gangs        pods that share a bid
+    groupstatus  what a PodGroup is told of its pods
     claimants    pods with ResourceClaims
 """
 
+from bidplane.core.scheduling.groups import sources_named
 from bidplane.core.scheduling.offers import is_paced
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -19,6 +22,7 @@ from bidplane.core.scheduling.operations import (
     Operation,
     PriceBid,
     ReleaseLease,
+    TellGroup,
 )
 from bidplane.core.scheduling.planning import plan
 from bidplane.core.scheduling.seen import (
@@ -40,6 +44,7 @@ __all__ = [
     "PriceBid",
     "ReleaseLease",
     "Snapshot",
+    "TellGroup",
     "bid_name",
     "gang_bid_name",
     "is_deleted",
@@ -48,4 +53,5 @@ __all__ = [
     "is_pending",
     "phase_of",
     "plan",
+    "sources_named",
 ]

@@ -50,17 +50,27 @@ def bid_for_pod(
     }
 
 
-def bid_for_gang(pod: Object, ask: Ask, max_price: str) -> dict[str, Any]:
+def bid_for_gang(
+    pod: Object,
+    gang: str,
+    ask: Ask,
+    max_price: str,
+    blocks: int,
+    claimed: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """One bid for all of a gang. No pod owns it: it ends when the last of them does."""
+    spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
+    if spec.get("otherwise"):
+        spec["otherwise"] = [{**choice, "blocks": blocks} for choice in spec["otherwise"]]
     return {
         "apiVersion": BID.api_version,
         "kind": BID.kind,
         "metadata": {
-            "name": gang_bid_name(ask.gang),
+            "name": gang_bid_name(gang),
             "namespace": pod["metadata"]["namespace"],
-            "labels": {labels.GANG: ask.gang},
+            "labels": {labels.GANG: gang},
         },
-        "spec": {**_bid_spec(ask, max_price), "blocks": ask.gang_size},
+        "spec": {**spec, "blocks": blocks},
     }
 
 

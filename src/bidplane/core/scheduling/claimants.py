@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.core import claiming
 from bidplane.core.asks import Ask
-from bidplane.core.scheduling.bids import bid_for_pod
+from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
+from bidplane.core.scheduling.gangs import Alone, Seat, Stands, Together, step
+from bidplane.core.scheduling.groups import Gang, Gangs
 from bidplane.core.scheduling.offers import is_instant
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -30,8 +33,10 @@ from bidplane.core.scheduling.seen import (
 )
 
 
-def claimant(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
-    """A pod with ResourceClaims: inside what is leased, else by a bid of its own."""
+def claimant(
+    snapshot: Snapshot, gangs: Gangs, pod: Object, ask: Ask, gang: Gang | None
+) -> Iterator[Operation]:
+    """A pod with ResourceClaims: inside what is leased, else by a bid of its own or its gang's."""
     if ask.gpus:
         yield Explain(
             pod,
@@ -39,6 +44,14 @@ def claimant(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
             "spec: the pod asks for GPUs by claims and by resources: use one of the two",
         )
         return
+    # A claim that several pods name is on one node: nothing that a gang could be of.
+    if gang is not None and claiming.is_all_its_own(pod):
+        yield from _of_gang(snapshot, gangs, pod, ask, gang)
+    else:
+        yield from _alone(snapshot, pod, ask)
+
+
+def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
     bid = bid_of(snapshot, pod)
     match claiming.decide(snapshot.devices, pod, _usable_by(snapshot, bid)):
         case claiming.Bind(node=node):
@@ -61,6 +74,49 @@ def claimant(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
                 yield why_waiting(pod, bid, lease_of(snapshot, bid))
         case operations:
             yield from operations
+
+
+def _of_gang(
+    snapshot: Snapshot, gangs: Gangs, pod: Object, ask: Ask, gang: Gang
+) -> Iterator[Operation]:
+    taken = claiming.nodes_taken(snapshot.devices, gangs.members(pod))
+    turn = step(snapshot, gangs, pod, gang, taken=taken)
+    if isinstance(turn, Alone):
+        yield from _alone(snapshot, pod, ask)
+        return
+    shown = {one["spec"].get("nodeName") for one in snapshot.devices.slices}
+    seat = [turn.node] if isinstance(turn, Seat) and turn.node in shown else []
+    match claiming.decide(snapshot.devices, pod, seat):
+        case claiming.Bind(node=node):
+            yield BindPod(pod, node)
+        case claiming.Wait(reason=reason, message=message):
+            yield Explain(pod, reason, message)
+        case claiming.Market(bid=wanted, why=why):
+            if isinstance(turn, Together):
+                others = [claiming.decide(snapshot.devices, one, ()) for one in turn.members]
+                yield from _ask_together(pod, ask, gang, wanted, others, snapshot.max_price)
+            elif isinstance(turn, Stands):
+                yield why_waiting(pod, turn.bid, turn.lease)
+            elif seat:
+                yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its gang has won")
+            elif isinstance(turn, list):
+                yield from turn
+        case operations:
+            yield from operations
+
+
+def _ask_together(
+    pod: Object,
+    ask: Ask,
+    gang: Gang,
+    wanted: dict[str, Any],
+    others: Sequence[claiming.Decision],
+    max_price: str,
+) -> Iterator[Operation]:
+    if all(isinstance(one, claiming.Market) and one.bid == wanted for one in others):
+        yield CreateBid(pod, bid_for_gang(pod, gang.name, ask, max_price, len(others), wanted))
+    elif all(isinstance(one, claiming.Market) for one in others):
+        yield Explain(pod, "GangDiffers", f"the claims of the pods of {gang.of} are not alike")
 
 
 def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:

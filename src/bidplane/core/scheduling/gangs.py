@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
 
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.core.asks import Ask
-from bidplane.core.scheduling.bids import bid_for_gang
+from bidplane.core.scheduling.groups import Gang, Gangs, left
 from bidplane.core.scheduling.operations import (
     BindPod,
-    CreateBid,
     DeleteBid,
     Explain,
     Operation,
     why_waiting,
 )
 from bidplane.core.scheduling.seen import (
+    FINISHED,
     Snapshot,
     blocks_of,
     can_take,
     gang_bid_name,
-    gang_of,
+    is_bound,
+    is_deleted,
     is_held,
     is_pending,
     is_used,
@@ -33,39 +36,120 @@ from bidplane.core.scheduling.seen import (
 )
 
 
-def gang_member(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
-    namespace = pod["metadata"]["namespace"]
-    members = [p for p in snapshot.pods if gang_of(p) == (namespace, ask.gang)]
+class Seat(msgspec.Struct, frozen=True):
+    """All of what the gang won is there, and this block is the pod's."""
+
+    node: str
+
+
+class Together(msgspec.Struct, frozen=True):
+    """Those that wait are enough: this pod writes the bid for all of them."""
+
+    members: list[Object]
+
+
+class Stands(msgspec.Struct, frozen=True):
+    """The gang's bid stands. One of its pods keeps its price: to that one `members` are told."""
+
+    bid: Object
+    lease: Object | None
+    members: list[Object]
+
+
+class Alone(msgspec.Struct, frozen=True):
+    """Its gang has what it needs: who is more than that bids for itself."""
+
+
+Step = Seat | Together | Stands | Alone | list[Operation]
+
+
+def step(
+    snapshot: Snapshot,
+    gangs: Gangs,
+    pod: Object,
+    gang: Gang,
+    *,
+    taken: Mapping[str, str] | None = None,
+) -> Step:
+    """What is next for a pending pod of a gang. `taken`: by pod, the node its claims are on."""
+    members = gangs.members(pod)
     waiting = sorted((p for p in members if is_pending(p)), key=name_of)
-    bid = named_bid(snapshot, namespace, gang_bid_name(ask.gang))
+    place = waiting.index(pod)
+    needed = left(gang, members) - sum(_is_settled(snapshot, member) for member in members)
+    bid = named_bid(snapshot, pod["metadata"]["namespace"], gang_bid_name(gang.name))
     if bid is None:
-        if len(waiting) < ask.gang_size:
-            here = f"{len(waiting)} of the {ask.gang_size} pods of gang {ask.gang} wait"
-            yield Explain(pod, "WaitingForGang", f"{here}; they are bid for together")
-        elif any(safe_ask(member) != ask for member in waiting):
-            yield Explain(
-                pod,
-                "GangDiffers",
-                f"the pods of gang {ask.gang} do not all ask for the same GPUs, price and size:"
-                " make them alike",
-            )
-        elif pod is waiting[0]:
-            yield CreateBid(pod, bid_for_gang(pod, ask, snapshot.max_price))
-        return
+        return _without_bid(pod, gang, waiting, place, needed)
     blocks = blocks_of(snapshot, bid)
     if phase_of(bid) == BidPhase.ENDED or (blocks and not any(map(is_held, blocks))):
         # What it won is over, or ends. A bid wins once, so ask anew, all together.
-        if pod is waiting[0]:
-            yield DeleteBid(bid)
-        return
+        return [DeleteBid(bid)] if place == 0 else []
+    if not blocks and 0 < needed != bid["spec"].get("blocks", 1) and _is_undecided(bid):
+        # It became larger or smaller while it waited.
+        return [DeleteBid(bid)] if place == 0 else []
     free = [lease for lease in blocks if is_held(lease) and can_take(snapshot, lease)]
     busy = [lease for lease in blocks if is_used(snapshot, lease)]
-    place = waiting.index(pod)
     # Bound only when every block is there: none runs before all can.
-    if blocks and len(free) + len(busy) == blocks[0]["spec"].get("parts", 1) and place < len(free):
-        yield BindPod(pod, free[place]["metadata"]["name"])
-        return
-    yield why_waiting(pod, bid, blocks[0] if blocks else None)
+    if blocks and len(free) + len(busy) == blocks[0]["spec"].get("parts", 1):
+        node = _seats(waiting, [name_of(lease) for lease in free], taken or {}).get(name_of(pod))
+        if node is not None:
+            return Seat(node)
+        if needed <= 0:
+            return Alone()
+    first = list(waiting[: bid["spec"].get("blocks", 1)])
+    if pod not in first:
+        return [_after_the_others(pod, gang)]
+    return Stands(bid, blocks[0] if blocks else None, first if place == 0 else [])
+
+
+def _without_bid(
+    pod: Object, gang: Gang, waiting: Sequence[Object], place: int, needed: int
+) -> Step:
+    if needed <= 0:
+        return Alone()
+    if len(waiting) < needed:
+        here = f"{len(waiting)} of the {needed} pods that {gang.of} needs wait"
+        return [Explain(pod, "WaitingForGang", f"{here}; they are bid for together")]
+    together = list(waiting[:needed])
+    if place >= needed:
+        return [_after_the_others(pod, gang)]
+    asks = [safe_ask(member) for member in together]
+    if any(ask != asks[0] for ask in asks):
+        return [
+            Explain(
+                pod,
+                "GangDiffers",
+                f"the pods of {gang.of} do not all ask for the same GPUs, price and size: make"
+                f' them alike, or set {labels.GANG_SIZE}: "1" on pods that may start alone',
+            )
+        ]
+    return Together(together) if place == 0 else []
+
+
+def _after_the_others(pod: Object, gang: Gang) -> Explain:
+    words = f"the {gang.size} pods that {gang.of} needs are bid for first"
+    return Explain(pod, "WaitingForGang", words)
+
+
+def _is_settled(snapshot: Snapshot, pod: Object) -> bool:
+    """Whether it has a place that it is not about to lose."""
+    if not is_bound(pod) or is_deleted(pod) or phase_of(pod) in FINISHED:
+        return False
+    node = pod["spec"]["nodeName"]
+    return any(name_of(lease) == node and is_held(lease) for lease in snapshot.leases)
+
+
+def _is_undecided(bid: Object) -> bool:
+    return phase_of(bid) in ("", BidPhase.WAITING)
+
+
+def _seats(
+    waiting: Sequence[Object], free: Sequence[str], taken: Mapping[str, str]
+) -> dict[str, str]:
+    """By pod, the block that is its own: where its devices are already, else in order."""
+    fixed = {name: node for name, node in taken.items() if node in free}
+    others = [node for node in free if node not in fixed.values()]
+    unseated = [name for pod in waiting if (name := name_of(pod)) not in fixed]
+    return {**fixed, **dict(zip(unseated, others, strict=False))}
 
 
 def guest(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:

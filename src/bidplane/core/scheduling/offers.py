@@ -110,7 +110,7 @@ def _weight(ask: Ask) -> int:
 
 
 def _promised(snapshot: Snapshot) -> int:
-    """What the agent's leases may cost an hour, and its bids that are no single pod's."""
+    """What the agent's leases may cost an hour, and bids that are no pod's of those that wait."""
     total = 0
     for lease in snapshot.leases:
         if phase_of(lease) != Phase.RELEASED:
@@ -118,7 +118,8 @@ def _promised(snapshot: Snapshot) -> int:
             total += parse_credits(spec["maxPrice"]) * spec.get("weight", 0) // GPU_WEIGHT
     for bid in snapshot.bids:
         marks = bid["metadata"].get("labels") or {}
-        if labels.POD_UID not in marks and phase_of(bid) in ("", BidPhase.WAITING):
+        of_pods = labels.POD_UID in marks or labels.GANG in marks
+        if not of_pods and phase_of(bid) in ("", BidPhase.WAITING):
             spec = bid["spec"]
             gpus = (block_size(spec["gpus"]) or spec["gpus"]) * spec.get("blocks", 1)
             total += parse_credits(spec["maxPrice"]) * gpus

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Kind, Object
 from bidplane.core.claiming import AllocateClaim, MakeClaim, ReleaseClaim
 
 
@@ -44,6 +44,14 @@ class Explain(msgspec.Struct, frozen=True):
     bid: Object | None = None  # what stands for it, if something does
 
 
+class TellGroup(msgspec.Struct, frozen=True):
+    """Say in a PodGroup's status how its pods are."""
+
+    kind: Kind
+    group: Object
+    status: dict[str, Any]
+
+
 Operation = (
     CreateBid
     | PriceBid
@@ -51,6 +59,7 @@ Operation = (
     | BindPod
     | ReleaseLease
     | Explain
+    | TellGroup
     | MakeClaim
     | AllocateClaim
     | ReleaseClaim

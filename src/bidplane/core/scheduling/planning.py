@@ -1,7 +1,8 @@
 """
 An agent's scheduler: its pods, bids and leases in; what to do next out.
 
-Rule 1: a pending pod that asks for GPUs has exactly one bid; the pods of a gang share one.
+Rule 1: a pending pod that asks for GPUs has exactly one bid; the pods of a gang (`groups`)
+        share one, and who is more than a gang needs bids once it has that.
 Rule 2: a pod is bound to the lease its bid won, and to nothing else; a gang's pods each to
         a block of it, once all of it is there.
 Rule 3: a pod with ResourceClaims is bound where they are allocated (`core/claiming`).
@@ -21,11 +22,13 @@ from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.core import claiming
-from bidplane.core.asks import ask_of
+from bidplane.core.asks import Ask, ask_of
 from bidplane.core.market.pacing import Offer
-from bidplane.core.scheduling.bids import bid_for_pod
+from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
 from bidplane.core.scheduling.claimants import claimant
-from bidplane.core.scheduling.gangs import gang_member, guest
+from bidplane.core.scheduling.gangs import Alone, Seat, Stands, Together, guest, step
+from bidplane.core.scheduling.groups import Gang, Gangs, Unclear
+from bidplane.core.scheduling.groupstatus import told_of_groups
 from bidplane.core.scheduling.offers import bid_anew, is_instant, offers_of
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -43,7 +46,6 @@ from bidplane.core.scheduling.seen import (
     bid_of,
     can_take,
     gang_bid_name,
-    gang_of,
     is_bound,
     is_by_hand,
     is_deleted,
@@ -60,12 +62,14 @@ def plan(snapshot: Snapshot) -> list[Operation]:
     pending = [pod for pod in snapshot.pods if is_pending(pod)]
     if snapshot.suspended:
         return list(_suspended(snapshot, pending))
-    operations: list[Operation] = list(_bids_without_pod(snapshot, pending))
+    gangs = Gangs(snapshot)
+    operations: list[Operation] = list(_bids_without_pod(snapshot, gangs))
     operations += claiming.releases(snapshot.devices, snapshot.pods)
     offers = offers_of(snapshot, pending)
     for pod in pending:
-        operations.extend(_pending(snapshot, pod, offers))
-    operations.extend(_idle_leases(snapshot, pending))
+        operations.extend(_pending(snapshot, gangs, pod, offers))
+    operations.extend(_idle_leases(snapshot, gangs, pending))
+    operations.extend(told_of_groups(snapshot))
     return operations
 
 
@@ -87,16 +91,16 @@ def _suspended(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]
         )
 
 
-def _pending(snapshot: Snapshot, pod: Object, offers: Mapping[str, Offer]) -> Iterator[Operation]:
+def _pending(
+    snapshot: Snapshot, gangs: Gangs, pod: Object, offers: Mapping[str, Offer]
+) -> Iterator[Operation]:
     try:
         ask = ask_of(pod)
     except ValueError as error:  # a plane that does not refuse such a pod let it in
         yield Explain(pod, "BadAsk", str(error))
         return
-    if pod["spec"].get("resourceClaims"):
-        yield from claimant(snapshot, pod, ask)
-        return
-    if ask.gpus == 0:
+    has_claims = bool(pod["spec"].get("resourceClaims"))
+    if ask.gpus == 0 and not has_claims:
         yield Explain(
             pod,
             "NothingToBidFor",
@@ -104,14 +108,21 @@ def _pending(snapshot: Snapshot, pod: Object, offers: Mapping[str, Offer]) -> It
             f" give a container resources.limits[{labels.GPU_RESOURCE}]",
         )
         return
-    if ask.gang:
-        yield from gang_member(snapshot, pod, ask)
-        return
-    if ask.bid:
-        yield from guest(snapshot, pod, ask)
-        return
+    match gangs.of(pod):
+        case Unclear(reason=reason, message=message):
+            yield Explain(pod, reason, message)
+        case gang if has_claims:
+            yield from claimant(snapshot, gangs, pod, ask, gang)
+        case Gang() as gang:
+            yield from _of_gang(snapshot, gangs, pod, ask, gang, offers)
+        case _ if ask.bid:
+            yield from guest(snapshot, pod, ask)
+        case _:
+            yield from _single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
+
+
+def _single(snapshot: Snapshot, pod: Object, ask: Ask, offered: Offer) -> Iterator[Operation]:
     bid = bid_of(snapshot, pod)
-    offered = offers[pod["metadata"]["uid"]]
     if bid is None:
         if offered.price:
             price = format_credits(offered.price)
@@ -133,14 +144,51 @@ def _pending(snapshot: Snapshot, pod: Object, offers: Mapping[str, Offer]) -> It
     yield why_waiting(pod, bid, lease)
 
 
-def _bids_without_pod(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
+def _of_gang(
+    snapshot: Snapshot,
+    gangs: Gangs,
+    pod: Object,
+    ask: Ask,
+    gang: Gang,
+    offers: Mapping[str, Offer],
+) -> Iterator[Operation]:
+    if ask.memory:
+        words = f"a gang is of equal parts: say {labels.GPU_FRACTION} instead"
+        yield Explain(pod, "BadAsk", f"metadata.annotations[{labels.GPU_MEMORY}]: {words}")
+        return
+    match step(snapshot, gangs, pod, gang):
+        case Seat(node=node):
+            yield BindPod(pod, node)
+        case Together(members=members):
+            offered = _least(offers, members)
+            if offered.price:
+                price = format_credits(offered.price)
+                yield CreateBid(pod, bid_for_gang(pod, gang.name, ask, price, len(members)))
+            else:
+                yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
+        case Stands(bid=bid, lease=lease, members=members):
+            if members and lease is None and phase_of(bid) in ("", BidPhase.WAITING):
+                yield from bid_anew(snapshot, ask, bid, _least(offers, members).price)
+            yield why_waiting(pod, bid, lease)
+        case Alone():
+            yield from _single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
+        case operations:
+            yield from operations
+
+
+def _least(offers: Mapping[str, Offer], members: list[Object]) -> Offer:
+    """A gang offers for each what the one offers that has the least left to spend."""
+    return min((offers[pod["metadata"]["uid"]] for pod in members), key=lambda one: one.price)
+
+
+def _bids_without_pod(snapshot: Snapshot, gangs: Gangs) -> Iterator[Operation]:
     """The garbage collector removes a gone pod's bid; that of one that ends is ours to end."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
-    gangs = {gang_of(pod) for pod in snapshot.pods if phase_of(pod) not in FINISHED}
+    live = {gangs.key(pod) for pod in snapshot.pods if phase_of(pod) not in FINISHED}
     for bid in snapshot.bids:
         marks = bid["metadata"].get("labels") or {}
         gang = marks.get(labels.GANG)
-        if gang and not is_deleted(bid) and (bid["metadata"]["namespace"], gang) not in gangs:
+        if gang and not is_deleted(bid) and (bid["metadata"]["namespace"], gang) not in live:
             yield DeleteBid(bid)
         uid = marks.get(labels.POD_UID)
         if uid is None or bid["metadata"].get("deletionTimestamp"):
@@ -150,15 +198,14 @@ def _bids_without_pod(snapshot: Snapshot, pending: list[Object]) -> Iterator[Ope
             yield DeleteBid(bid)
 
 
-def _idle_leases(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
+def _idle_leases(snapshot: Snapshot, gangs: Gangs, pending: list[Object]) -> Iterator[Operation]:
     # By name, not by what the bid says: bids, pods and leases are read one after the
     # other, and a lease may be seen before the bid that won it.
     wanted = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
     wanted |= {on_host(bid) for pod in pending if (bid := bid_of(snapshot, pod)) is not None}
     wanted |= {
-        host_name(namespace, gang_bid_name(gang))
-        for namespace, gang in map(gang_of, pending)
-        if gang
+        host_name(namespace, gang_bid_name(name))
+        for namespace, name in filter(None, map(gangs.key, pending))
     }
     by_hand = {on_host(bid) for bid in snapshot.bids if is_by_hand(bid)}
     # A gang is let go of as a whole: while one of its pods runs, so are all of its blocks.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Kind, Object
 from bidplane.api.lease import Phase
 from bidplane.core.asks import Ask, ask_of
 from bidplane.core.claiming import Devices
@@ -25,6 +27,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     max_price: str  # for pods that name none
     suspended: bool = False  # the agent keeps everything and spends nothing
     devices: Devices = Devices()
+    jobs: Sequence[Object] = ()
+    groups: Mapping[Kind, Sequence[Object]] = {}  # PodGroups, of the kinds its pods name
     strategy: Strategy = Strategy.MANUAL  # how those bid
     hourly: int = 0  # micro-credits the agent is granted an hour
     now: float = 0.0
@@ -75,11 +79,6 @@ def bid_name(pod: Object) -> str:
 
 def gang_bid_name(gang: str) -> str:
     return f"{gang}-gang"
-
-
-def gang_of(pod: Object) -> tuple[str, str]:
-    annotations = pod["metadata"].get("annotations") or {}
-    return pod["metadata"]["namespace"], annotations.get(labels.GANG, "")
 
 
 def safe_ask(pod: Object) -> Ask | None:
