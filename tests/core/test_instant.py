@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN
+from bidplane.core.chain import CHAIN, FRACTIONS
 from bidplane.core.market.instant import Float, choose, opening_price, without
 from bidplane.core.market.model import Domain
 
@@ -54,3 +54,14 @@ def test_it_costs_more_than_a_round_and_more_with_each_sale(posted: int, base: i
     _, after = sold
     assert after.asked - offer.asked == price * 2 // 100
     assert after.devices == (("d", "1"),)
+
+
+def test_parts_cost_more_with_each_sale_too() -> None:
+    offer = Float(lot="h100", devices=(("d", "0"),), price=1000, base=1000, leaves=tuple(FRACTIONS))
+    asked = []
+    for _ in range(2):
+        asked.append(offer.asked)
+        sold = offer.sell(FRACTIONS[0].name)
+        assert sold is not None
+        offer = sold[1]
+    assert [*asked, offer.asked] == [1000, 1020, 1040]

@@ -83,6 +83,16 @@ def test_rent_paid_ahead_is_used_up_before_any_other(market: Market) -> None:
     assert 0 < ahead < chat.charged <= 400 * chat.win_price // 3600 + 1
 
 
+def test_a_price_that_falls_by_much_is_charged_from_that_second(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, 2 * PRICE), bid("b2", "chat", 4, PRICE))
+    market.claim("b1")
+    dear = market.lease("b1").price  # what its rival offers, less what its weight adds
+    assert PRICE // 2 < dear <= PRICE
+    market.change(bids=market.world.bids[:1])
+    market.round(after=2)  # well within the epoch
+    assert market.lease("b1").price < dear // 2
+
+
 def test_a_displaced_agent_does_not_displace_its_displacer(market: Market) -> None:
     market.round(bid("b1", "trainer", 4, PRICE))
     market.claim("b1")

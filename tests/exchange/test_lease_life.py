@@ -108,6 +108,14 @@ def test_an_early_round_costs_a_fee_once(market: Market) -> None:
     assert [t.amount for t in fees] == [paid]
 
 
+def test_an_early_round_may_take_the_last_of_a_wallet(market: Market) -> None:
+    made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), urgent=True)
+    exactly = msgspec.structs.replace(agent("trainer"), refill=fee(PRICE, 2 * 56))
+    market.change(bids=(made,), agents=(exactly,))
+    market.engine.run_round(market.world, market.now, frozenset({"b1"}))
+    assert market.balance("trainer") == 0
+
+
 def test_an_owner_may_not_call_rounds_for_ever() -> None:
     bucket: Bucket | None = Bucket()
     for n in range(MOST):

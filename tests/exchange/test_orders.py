@@ -72,6 +72,15 @@ def test_a_waiting_block_is_not_broken_for_the_float(floating: Market) -> None:
     assert floating.engine_input().lots[0].floated == 0
 
 
+def test_only_whole_blocks_of_its_own_pool_keep_a_domain_out_of_the_float(
+    floating: Market,
+) -> None:
+    elsewhere = bid("b1", "trainer", 8, FLOOR - 1, pool="a100")
+    part = bid("b2", "trainer", 8, FLOOR - 1, share="1/2")
+    floating.change(bids=(elsewhere, part))
+    assert floating.engine_input().lots[0].floated == 2
+
+
 def test_refusals_have_names_and_move_nothing(floating: Market) -> None:
     assert refused(floating, key="1", price=FIRST - 1) == "PriceTooLow"
     assert refused(floating, key="1", price=10**6 * CREDIT) == "WalletTooSmall"

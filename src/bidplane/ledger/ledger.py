@@ -83,11 +83,6 @@ class Ledger:
     def live_leases(self) -> list[Lease]:
         return self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
 
-    def leases_after(self, sequence: int) -> list[Lease]:
-        """Leases that changed after the commit `sequence`, in the order they did."""
-        found = self._store.find(LEASE, "sequence > ?", sequence)
-        return sorted(found, key=lambda lease: (lease.sequence, lease.id))
-
     def leases_of(self, wallet: str) -> list[Lease]:
         return self._store.find(LEASE, "wallet = ?", wallet)
 

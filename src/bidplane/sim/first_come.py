@@ -28,10 +28,6 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     ended: float
 
-    @property
-    def gpu_seconds(self) -> float:
-        return self.gpus * (self.ended - self.started)
-
 
 def first_come(jobs: Sequence[Job], domains: Sequence[int]) -> list[Run]:
     """`domains`: the GPUs of each link domain. Raises ValueError for a job none can hold."""

@@ -31,11 +31,6 @@ class Meter(NamedTuple):
         seconds = max(0, -(-(to - self.until) // 1000))
         return Meter(self.metered + price * weight * seconds, self.until + 1000 * seconds)
 
-    @classmethod
-    def prepaid(cls, amount: int) -> Meter:
-        """A meter that has not started, with `amount` micro-credits paid ahead."""
-        return cls(-amount * MICRO_CREDIT, 0)
-
     @property
     def balance(self) -> int:
         """Micro-credits owed, rounded up; below zero, what is still paid ahead."""
