@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from bidplane.errors import UserError
 from bidplane.ledger.records import Record
-from bidplane.ledger.store import SCHEMA_VERSION, Refused, find_statement, update_statement
-from bidplane.ledger.tables import JOURNAL, TABLES, Table
+from bidplane.ledger.store import Refused, find_statement, other_version, update_statement
+from bidplane.ledger.tables import JOURNAL, SCHEMA_VERSION, TABLES, Table, migrations
 from bidplane.storage.postgres import PostgresDatabase
 from bidplane.storage.values import ConstraintError, Row, Value
 
@@ -83,17 +83,26 @@ class PostgresStore:
         self._db.close()
 
     def _prepare(self, read_only: bool) -> None:
-        if self._is_there():
-            pass
-        elif read_only:
-            raise UserError("there is no ledger in that PostgreSQL database yet")
-        else:
+        if not read_only and self._version() != SCHEMA_VERSION:
             with self._db.making():
-                if not self._is_there():  # nobody else made it while we waited
+                version = self._version()  # somebody else may have done it while we waited
+                if version == 0:
                     self._db.execute(schema())
-        version = self._db.execute("SELECT version FROM ledger_version")[0][0]
+                elif changes := migrations(version):
+                    self._db.execute(translated(changes))
+                    self._db.execute("UPDATE ledger_version SET version = ?", (SCHEMA_VERSION,))
+        version = self._version()
+        if version == 0:
+            raise UserError("there is no ledger in that PostgreSQL database yet")
         if version != SCHEMA_VERSION:
-            raise UserError(f"the PostgreSQL ledger is of another version (schema {version})")
+            raise UserError(other_version("that PostgreSQL database", version))
+
+    def _version(self) -> int:
+        """0 where there is no ledger."""
+        if not self._is_there():
+            return 0
+        version: int = self._db.execute("SELECT version FROM ledger_version")[0][0]
+        return version
 
     def _is_there(self) -> bool:
         # Asked of the catalogue itself: to_regclass may answer from before we had the lock.
@@ -102,10 +111,13 @@ class PostgresStore:
 
 
 def schema() -> str:
-    text = TABLES
+    return translated(TABLES) + _REST
+
+
+def translated(text: str) -> str:
     for sqlite, postgres in _TYPES.items():
         text = text.replace(sqlite, postgres)
-    return text + _REST
+    return text
 
 
 @contextmanager

@@ -154,6 +154,11 @@ class Lease(Record, frozen=True, kw_only=True):
     term_until: int = 0  # when that ends, once it has begun
     renews: bool = True  # whether it goes on after its term
     sequence: int = 0
+    # Since schema 4. New columns go to the end, where a table that is brought up to date has them.
+    budget: int = 0  # what all leases of its work together may cost; 0 is no limit
+    work: str = ""  # what its budget is for, by a name of its agent's
+    moved_from: str = ""  # it keeps devices for the holder of that lease, which moves there
+    up_at: int = 0  # when what runs on it was ready
 
     @property
     def gpus(self) -> int:

@@ -12,13 +12,11 @@ from typing import Protocol, TypeVar
 
 from bidplane.errors import UserError
 from bidplane.ledger.records import Record
-from bidplane.ledger.tables import TABLES, Table
+from bidplane.ledger.tables import SCHEMA_VERSION, TABLES, Table, migrations
 from bidplane.storage.sqlite import Database
 from bidplane.storage.values import ConstraintError, Row, Value
 
 R = TypeVar("R", bound=Record)
-
-SCHEMA_VERSION = 3
 
 _TRIGGERS = """
 CREATE TRIGGER transfer_is_append_only BEFORE UPDATE ON transfer
@@ -71,14 +69,21 @@ class Store(Protocol):
 class SqliteStore:
     def __init__(self, path: Path, *, durable: bool = True, read_only: bool = False) -> None:
         self._db = Database(path, durable=durable, read_only=read_only)
-        if self._version() == 0 and not read_only:
-            with self._db.transaction():
-                if self._version() == 0:  # nobody else made it while we waited
-                    self._db.execute(TABLES + _TRIGGERS)
-                    self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        if not read_only:
+            self._bring_up_to_date()
         if (version := self._version()) != SCHEMA_VERSION:
             self._db.close()
-            raise UserError(f"{path} is not a ledger of this version (schema {version})")
+            raise UserError(other_version(str(path), version))
+
+    def _bring_up_to_date(self) -> None:
+        if self._version() == SCHEMA_VERSION:
+            return
+        with self._db.transaction():
+            version = self._version()  # somebody else may have done it while we waited
+            changes = TABLES + _TRIGGERS if version == 0 else migrations(version)
+            if changes:
+                self._db.execute(changes)
+                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def __repr__(self) -> str:
         return f"<SqliteStore {self._db.path.name}>"
@@ -131,6 +136,12 @@ class SqliteStore:
             self._db.execute(sql, row)
         except ConstraintError as error:
             raise Refused(str(error)) from error
+
+
+def other_version(where: str, version: int) -> str:
+    if migrations(version) is None:
+        return f"{where} is not a ledger of this version (schema {version})"
+    return f"{where} is a ledger of schema {version}: start Bidplane once to bring it up to date"
 
 
 def update_statement(table: Table[R]) -> str:

@@ -67,11 +67,14 @@ CREATE TABLE lease (
     parts TEXT NOT NULL, levy_percent INTEGER NOT NULL,
     term_seconds INTEGER NOT NULL, term_until INTEGER NOT NULL, renews INTEGER NOT NULL,
     sequence INTEGER NOT NULL,
+    budget INTEGER NOT NULL DEFAULT 0, work TEXT NOT NULL DEFAULT '',
+    moved_from TEXT NOT NULL DEFAULT '', up_at INTEGER NOT NULL DEFAULT 0,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
 CREATE INDEX lease_sequence ON lease (sequence);
 CREATE INDEX lease_wallet ON lease (wallet);
+CREATE INDEX lease_work ON lease (wallet, work) WHERE work <> '';
 CREATE TABLE lot (
     lot TEXT PRIMARY KEY, base INTEGER NOT NULL, posted INTEGER NOT NULL,
     devices INTEGER NOT NULL, leased INTEGER NOT NULL, used INTEGER NOT NULL,
@@ -87,6 +90,29 @@ CREATE TABLE journal (
     payload BLOB NOT NULL, hash BLOB NOT NULL
 ) STRICT;
 """
+
+
+SCHEMA_VERSION = 4
+
+# By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
+# was: rows of an older version are read with the defaults of the columns they lack.
+MIGRATIONS = {
+    4: """
+ALTER TABLE lease ADD COLUMN budget INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE lease ADD COLUMN work TEXT NOT NULL DEFAULT '';
+ALTER TABLE lease ADD COLUMN moved_from TEXT NOT NULL DEFAULT '';
+ALTER TABLE lease ADD COLUMN up_at INTEGER NOT NULL DEFAULT 0;
+CREATE INDEX lease_work ON lease (wallet, work) WHERE work <> '';
+""",
+}
+
+
+def migrations(version: int) -> str | None:
+    """The statements that bring a ledger of `version` up to date; None if nothing can."""
+    steps = range(version + 1, SCHEMA_VERSION + 1)
+    if version > SCHEMA_VERSION or any(step not in MIGRATIONS for step in steps):
+        return None
+    return "".join(MIGRATIONS[step] for step in steps)
 
 
 class Table(Generic[R]):
@@ -116,6 +142,11 @@ class Table(Generic[R]):
             else:  # an enum or a boolean
                 values[column] = msgspec.convert(row[i], self._types[i], strict=False)
         return self.record(**values)
+
+    def whole(self, row: list[Value]) -> list[Value]:
+        """A row of the journal, with the defaults of columns that came after it was written."""
+        fields = msgspec.structs.fields(self.record)[len(row) :]
+        return [*row, *(_encode(f.default, as_json=False) for f in fields)]
 
     def journalled(self, row: Row) -> list[Value]:
         """The row as the journal repeats it. What is large is there by its hash."""

@@ -99,7 +99,7 @@ class _Replay:
         touched: set[str] = set()
         for table_name, row in msgspec.json.decode(payload):
             table = JOURNALLED[table_name]
-            values = dict(zip(table.columns, row, strict=True))
+            values = dict(zip(table.columns, table.whole(row), strict=True))
             self._apply(name, table_name, values[table.key], values, touched)
         self.sequence, self.at, self.hash = sequence, at, hash
         self._check_money(name, touched)
