@@ -1,36 +1,65 @@
-"""A proposal to move leases frees what it says, at a price the waiting bid would pay."""
+"""
+Room is made as it says, for the bid that pays most for it, at a price one below which it would
+not have been made for it; and nobody moves who did not agree to.
+"""
 
 from __future__ import annotations
 
-from hypothesis import given
+import msgspec
+from hypothesis import assume, event, given
 from hypothesis import strategies as st
 
-from bidplane.core.market.defragment import Movable, Waiting, propose
-from bidplane.core.market.model import Domain, Lot
+from bidplane.core.chain import Block
+from bidplane.core.market import Ask, Domain, Incumbent, Lot, RoundInput, RoundResult, clear_round
+from bidplane.core.market.clearing import Contestant
+from bidplane.core.market.defragment import Bidder, make_room, propose
+from bidplane.core.market.model import ONE
+
+BASE = 100
+HOUR = 3600
 
 
 def lot(free: dict[str, int], size: int = 8) -> Lot:
     return Lot(
         name="h100",
-        base=100,
-        posted=100,
-        fund=0,
+        base=BASE,
+        posted=BASE,
+        fund=10**9,
         domains=tuple(
-            Domain(name=name, size=size, free=tuple(f"{name}/{i}" for i in range(n)))
+            Domain(name=name, size=size, free=tuple(f"{name}/f{i}" for i in range(n)))
             for name, n in free.items()
         ),
     )
 
 
-def lease(id: str, domain: str, gpus: int, fee: int = 10) -> Movable:
-    return Movable(id=id, domain=domain, gpus=gpus, fee=fee)
+def lease(id: str, domain: str, gpus: int, fee: int = 10, **more: object) -> Incumbent:
+    made = Incumbent(
+        id=id,
+        agent=id,
+        owner=id,
+        lot="h100",
+        domain=domain,
+        devices=tuple(f"{domain}/{id}-{i}" for i in range(gpus)),
+        price=10**6,
+        weight=3 * ONE,
+        reserve=BASE,
+        compensation=fee,
+        movable=True,
+    )
+    return msgspec.structs.replace(made, **more)
 
 
-RICH = Waiting(ask="b", size=8, price=1_000_000)
+def bidder(id: str = "b", size: int = 8, price: int = 10**5, **more: object) -> Bidder:
+    found = Bidder(Contestant(id, Block(size), price, ONE, 1, BASE), f"owner-{id}", 10**9)
+    return found._replace(**more)
+
+
+def free_of(where: Lot) -> dict[str, list[str]]:
+    return {domain.name: list(domain.free) for domain in where.domains}
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[dict[str, int], list[Movable], Waiting]:
+def cases(draw: st.DrawFn) -> tuple[dict[str, int], list[Incumbent]]:
     free, leases = {}, []
     for i in range(draw(st.integers(1, 5))):
         left = 8
@@ -38,47 +67,168 @@ def fleets(draw: st.DrawFn) -> tuple[dict[str, int], list[Movable], Waiting]:
             gpus = draw(st.sampled_from([1, 2, 4, 8]))
             if gpus <= left:
                 left -= gpus
-                if draw(st.booleans()):  # else it cannot move
-                    leases.append(lease(f"l{i}{n}", f"d{i}", gpus, draw(st.integers(0, 500))))
+                fee = draw(st.integers(0, 500))
+                movable = draw(st.booleans())
+                leases.append(lease(f"l{i}{n}", f"d{i}", gpus, fee, movable=movable))
         free[f"d{i}"] = left
-    size = draw(st.sampled_from([2, 4, 8]))
-    return free, leases, Waiting(ask="b", size=size, price=draw(st.integers(1, 2000)))
+    return free, leases
 
 
-@given(fleets())
-def test_what_is_proposed_can_be_done_and_is_paid_for(
-    case: tuple[dict[str, int], list[Movable], Waiting],
+@given(cases(), st.sampled_from([2, 4, 8]))
+def test_what_is_proposed_can_be_done(
+    case: tuple[dict[str, int], list[Incumbent]], size: int
 ) -> None:
-    free, leases, waiting = case
-    found = propose(lot(free), leases, waiting)
+    free, leases = case
+    where = lot(free)
+    found = propose(where, free_of(where), [one for one in leases if one.movable], size)
     if found is None:
         return
-    assert max(free.values()) < waiting.size
-    assert found.fee == sum(move.fee for move in found.moves) <= found.worth
-    assert len({move.lease for move in found.moves}) == len(found.moves)
-    left, where = dict(free), {item.id: item for item in leases}
+    assert max(free.values()) < size
+    left = dict(free)
+    assert len({move.lease.id for move in found.moves}) == len(found.moves)
     for move in found.moves:
-        assert (where[move.lease].domain, where[move.lease].gpus) == (move.source, move.gpus)
-        left[move.source] += move.gpus
-        left[move.target] -= move.gpus
+        assert move.lease.movable
+        assert move.lease.domain == found.domain != move.target
+        left[found.domain] += move.lease.gpus
+        left[move.target] -= move.lease.gpus
     assert min(left.values()) >= 0
-    assert left[found.domain] >= waiting.size
+    assert left[found.domain] >= size
     # No move of them is for nothing.
     for move in found.moves:
-        assert left[found.domain] - move.gpus < waiting.size
+        assert left[found.domain] - move.lease.gpus < size
 
 
 def test_the_cheapest_domain_is_emptied() -> None:
+    where = lot({"a": 4, "b": 4})
     leases = [lease("dear", "a", 4, fee=90), lease("cheap", "b", 4, fee=10)]
-    found = propose(lot({"a": 4, "b": 4}), leases, RICH)
+    found = propose(where, free_of(where), leases, 8)
     assert found is not None
-    assert [(m.lease, m.target) for m in found.moves] == [("cheap", "a")]
-
-
-def test_it_is_not_proposed_when_the_bid_would_not_pay_for_it() -> None:
-    leases = [lease("x", "b", 4, fee=1000)]
-    assert propose(lot({"a": 4, "b": 4}), leases, Waiting(ask="b", size=8, price=101)) is None
+    assert [(m.lease.id, m.target) for m in found.moves] == [("cheap", "a")]
 
 
 def test_nothing_is_moved_for_a_block_that_fits() -> None:
-    assert propose(lot({"a": 8, "b": 4}), [lease("x", "b", 4)], RICH) is None
+    where = lot({"a": 8, "b": 4})
+    assert propose(where, free_of(where), [lease("x", "b", 4)], 8) is None
+
+
+def test_who_did_not_agree_is_not_moved() -> None:
+    where = lot({"a": 4, "b": 4})
+    fixed = [lease("x", "b", 4, movable=False)]
+    assert make_room(where, free_of(where), fixed, [bidder()]) is None
+    assert make_room(where, free_of(where), [lease("x", "b", 4)], [bidder()]) is not None
+
+
+# The price
+
+
+def room(*bidders: Bidder, fee: int = 1000) -> tuple[str, int, int] | None:
+    where = lot({"a": 4, "b": 4})
+    made = make_room(where, free_of(where), [lease("x", "b", 4, fee=fee)], bidders)
+    return made and (made.bidder.contestant.id, made.price, made.fee)
+
+
+# A fee of 1,000 on eight GPUs for the 300 s in which a move must have paid off.
+COVERS = BASE + 1000 * HOUR // (8 * 300)
+
+
+def test_it_is_made_for_a_price_that_covers_the_moves_and_for_no_less() -> None:
+    assert room(bidder(price=COVERS)) == ("b", COVERS, 1000)
+    assert room(bidder(price=COVERS - 1)) is None
+    assert room(bidder(hold=999)) is None, "it could not pay for the moves"
+
+
+def test_of_several_the_highest_ranked_has_it_at_what_the_next_would_pay() -> None:
+    assert room(bidder("b", price=5000), bidder("c", price=4000)) == ("b", 4000, 1000)
+    assert room(bidder("c", price=5000), bidder("b", price=4000)) == ("c", 4001, 1000)
+    assert room(bidder("b", price=5000), bidder("c", price=COVERS - 1)) == ("b", COVERS, 1000)
+
+
+def test_agents_of_one_owner_owe_each_other_nothing() -> None:
+    assert room(bidder(price=BASE, owner="x")) == ("b", BASE, 0)
+
+
+prices = st.integers(BASE, 10_000)
+
+
+@given(cases(), st.lists(st.tuples(st.sampled_from([2, 4, 8]), prices), min_size=1, max_size=5))
+def test_one_less_and_it_would_not_have_had_it(
+    case: tuple[dict[str, int], list[Incumbent]], asked: list[tuple[int, int]]
+) -> None:
+    free, leases = case
+    where = lot(free)
+    bidders = [bidder(f"b{n}", size, price) for n, (size, price) in enumerate(asked)]
+    made = make_room(where, free_of(where), leases, bidders)
+    assume(made is not None)
+    assert made is not None
+    assert BASE <= made.price <= made.bidder.contestant.price
+
+    def wins_with(price: int) -> bool:
+        mine = made.bidder
+        changed = mine._replace(contestant=mine.contestant._replace(price=price))
+        others = [b for b in bidders if b.contestant.id != mine.contestant.id]
+        again = make_room(where, free_of(where), leases, [*others, changed])
+        return again is not None and again.bidder.contestant.id == mine.contestant.id
+
+    assert wins_with(made.price)
+    assert not wins_with(made.price - 1)
+    event(f"moves: {len(made.plan.moves)}")
+
+
+# In a round
+
+
+def cleared(*leases: Incumbent, price: int = 5000, free: dict[str, int]) -> RoundResult:
+    ask = Ask(id="b", agent="b", owner="b", gpus=8, price=price, lot="h100", hold={"h100": 10**6})
+    return clear_round(
+        RoundInput(
+            at=0,
+            lots=(lot(free),),
+            asks=(ask,),
+            incumbents=tuple(leases),
+            available={"b": 10**7},
+        )
+    )
+
+
+def test_a_round_says_who_moves_where_and_who_waits_for_them() -> None:
+    result = cleared(
+        lease("x", "b", 4, fee=1000), lease("y", "a", 4, fee=2000), free={"a": 4, "b": 4}
+    )
+    (won,), (moved,) = result.won, result.moved
+    assert (won.ask, won.domain, won.price, won.minimum) == ("b", "b", COVERS, 1000)
+    assert won.waits_for == ("x",)
+    assert set(won.devices) == {f"b/f{i}" for i in range(4)} | {f"b/x-{i}" for i in range(4)}
+    assert (moved.lease, moved.by, moved.compensation) == ("x", "b", 1000)
+    assert moved.devices == tuple(f"a/f{i}" for i in range(4))
+    assert [one.lease for one in result.kept] == ["y"], "who moves has its notice"
+    assert not result.lost
+    assert (result.lots[0].leased, result.lots[0].unserved) == (16, 0)
+
+
+def test_a_round_that_nobody_pays_moves_for_moves_nobody() -> None:
+    result = cleared(lease("x", "b", 4, fee=1000), free={"a": 4, "b": 4}, price=COVERS - 1)
+    assert not result.moved
+    assert [loss.ask for loss in result.lost] == ["b"]
+
+
+@given(cases(), st.integers(BASE, 10_000))
+def test_no_device_is_given_twice(case: tuple[dict[str, int], list[Incumbent]], price: int) -> None:
+    free, leases = case
+    result = cleared(*leases, free=free, price=price)
+    moved = {move.lease: move for move in result.moved}
+    given_out = [device for won in result.won for device in won.devices]
+    given_out += [device for move in result.moved for device in move.devices]
+    given_out += [
+        device
+        for one in leases
+        if one.id not in moved and one.id not in {gone.lease for gone in result.displaced}
+        for device in one.devices
+    ]
+    assert len(given_out) == len(set(given_out))
+    sizes = {one.id: one.gpus for one in leases}
+    assert all(len(move.devices) == sizes[move.lease] for move in result.moved)
+    assert all(device.startswith(f"{m.domain}/f") for m in result.moved for device in m.devices)
+    assert sum(m.compensation for m in result.moved) == sum(
+        won.minimum for won in result.won if moved and won.waits_for
+    )
+    event(f"moved: {bool(moved)}")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from bidplane.core.market import RoundInput
-from bidplane.exchange import engine, inventory
+from bidplane.exchange import inventory, opening
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.ledger import Ledger
@@ -63,9 +63,9 @@ class Market:
     def engine_input(self) -> RoundInput:
         """What the market is given now."""
         with self.ledger.commit(round(self.now * 1000)) as commit:
-            standing = engine._standing(commit, self.world)
+            standing = opening.standing_bids(commit, self.world)
             shop = inventory.shop(self.world.pools, self.world.devices, standing)
-            return engine._round_input(commit, self.world, standing, shop)[0]
+            return opening.round_input(commit, self.world, standing, shop)[0]
 
     def fund(self, pool: str = "h100") -> int:
         account = self.ledger.account(f"fund/{pool}")

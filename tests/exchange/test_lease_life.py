@@ -14,7 +14,7 @@ from bidplane.api.lease import Phase
 from bidplane.core.market import preemption
 from bidplane.core.market.early import MOST, Bucket, fee
 from bidplane.core.market.model import ONE
-from bidplane.exchange import engine
+from bidplane.exchange import opening
 from bidplane.exchange.snapshot import BidView
 from bidplane.ledger.records import REVENUE, TransferKind
 
@@ -165,16 +165,16 @@ def test_a_heavy_restart_ranks_higher_and_pays_more_levy(market: Market) -> None
 def test_the_bids_of_an_owner_share_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     old = [bid(f"b{n}", name, 1, PRICE, created=n) for n, name in enumerate("aabc", start=1)]
     owners = {"a": "ann", "b": "ann", "c": "carl"}
-    ages = engine._ages(old, owners, 1000 * 1800 * 10)
+    ages = opening._ages(old, owners, 1000 * 1800 * 10)
     assert [ages[f"b{n}"] for n in (1, 2, 3, 4)] == [512, 256, 170, 512]
-    monkeypatch.setattr(engine, "STANDING_MOST", 2)
-    assert "b3" not in engine._ages(old, owners, 0)
+    monkeypatch.setattr(opening, "STANDING_MOST", 2)
+    assert "b3" not in opening._ages(old, owners, 0)
 
 
 def test_an_owner_with_too_many_bids_waits_with_the_newest(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "STANDING_MOST", 1)
+    monkeypatch.setattr(opening, "STANDING_MOST", 1)
     report = market.round(
         bid("b1", "trainer", 4, PRICE, created=1), bid("b2", "trainer", 4, PRICE, created=2)
     )

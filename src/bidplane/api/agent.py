@@ -49,6 +49,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Its pods may reach the machine they run on: hostPath, hostNetwork, privileged, …
     trusted: bool = False
     strategy: Strategy = Strategy.MANUAL  # how those bid, round after round
+    # Its running leases may be moved to other devices of their lot, with notice and compensation,
+    # to make room for a block that somebody pays for.
+    movable: bool = False
     # What a restart costs its work: `heavy` ranks higher once it runs, and pays more levy.
     restart_class: RestartClass = RestartClass.LIGHT
 

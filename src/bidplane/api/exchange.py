@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What a round meant for one bid, or for one running lease."""
 
     agent: str
-    event: str  # Won | Lost | Displaced
+    event: str  # Won | Lost | Displaced | Moved
     message: str
     pool: str = ""
     bid: str = ""  # its uid

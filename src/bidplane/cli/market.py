@@ -23,7 +23,7 @@ from bidplane.ledger.rounds import replay as replay_round
 
 app = App(name="market", help="Prices and rounds.")
 
-_COLOURS = {"Won": "green", "Lost": "yellow", "Displaced": "red"}
+_COLOURS = {"Won": "green", "Lost": "yellow", "Displaced": "red", "Moved": "cyan"}
 
 
 @app.command
@@ -102,13 +102,15 @@ def replay(number: int, /, *, ledger: Where = "", data: Data = None) -> None:
     what = (
         f"{len(found.input.asks)} bids and {len(found.input.incumbents)} leases:"
         f" {len(result.won)} won, {len(result.lost)} lost,"
-        f" {len(result.kept)} stayed, {len(result.displaced)} were displaced"
+        f" {len(result.kept)} stayed, {len(result.displaced)} were displaced,"
+        f" {len(result.moved)} moved"
     )
     if not found.is_same:
         parts = ", ".join(found.differences)
         console.print(f"round {number} comes out otherwise now: {parts} ({what})", style="bold red")
         sys.exit(1)
-    console.print(f"round {number}: the same result again, to the byte; {what}")
+    exactly = ", to the byte" if found.to_the_byte else ""
+    console.print(f"round {number}: the same result again{exactly}; {what}")
 
 
 @app.command

@@ -19,6 +19,7 @@ class LeaseError(Exception):
 class Event(enum.StrEnum):
     CLAIMED = "Claimed"  # the devices are claimed for a pod
     OUTBID = "Outbid"
+    MOVED = "Moved"  # to other devices, to make room for a block that was paid for
     EXPIRED = "Expired"  # its term is over and it does not renew
     UNFUNDED = "Unfunded"  # the wallet cannot cover the next epoch
     UNCLAIMED = "Unclaimed"  # won, and not claimed in time
@@ -35,6 +36,7 @@ TRANSITIONS: dict[Phase, dict[Event, Phase]] = {
     },
     Phase.ACTIVE: {
         Event.OUTBID: Phase.DRAINING,
+        Event.MOVED: Phase.DRAINING,
         Event.UNFUNDED: Phase.DRAINING,
         Event.EXPIRED: Phase.DRAINING,
         # A pod may exit on its own; nothing is left to drain.

@@ -17,7 +17,11 @@ from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 
-_WHY = {"Outbid": "another agent outbid this lease", "Unfunded": "the wallet is empty"}
+_WHY = {
+    "Outbid": "another agent outbid this lease",
+    "Moved": "this lease makes room for a larger block, and other GPUs are kept for its next bid",
+    "Unfunded": "the wallet is empty",
+}
 # Of the notice, what is kept for the shutdown if the checkpoint takes all it can get.
 _SHUTDOWN_PART = 3
 

@@ -237,7 +237,7 @@ class ExchangeApp:
         return self._wallet_view(self._wallet(who, name))
 
     def _leases(self, who: Identity) -> api.Leases:
-        found = self._ledger.live_leases()
+        found = [lease for lease in self._ledger.live_leases() if not lease.is_kept]
         if not who.is_owner:
             found = [lease for lease in found if lease.wallet == wallet_of(who.uid)]
         return api.Leases(leases=[views.lease_view(lease, self._now) for lease in found])

@@ -241,11 +241,18 @@ def fits_geometry(stock: Stock, part: Device) -> bool:
     return leaf.in_chain or part.slots in [leaf.slots((start,)) for start in leaf.starts]
 
 
-def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> list[Incumbent]:
+def incumbents(
+    stock: Stock,
+    leases: Iterable[Lease],
+    *,
+    base: int,
+    at: int,
+    movers: frozenset[str] = frozenset(),
+) -> list[Incumbent]:
     """
     The running leases that others may displace. A lease that waits, drains, or has its term
     is out of the contest, with its devices; so is one whose devices are no longer for sale
-    here, or are cut otherwise than they are sold now.
+    here, or are cut otherwise than they are sold now. `movers`: wallets whose leases may move.
     """
     found = []
     for lease in leases:
@@ -286,9 +293,15 @@ def incumbents(stock: Stock, leases: Iterable[Lease], *, base: int, at: int) -> 
                 )
                 if leaf
                 else (),
+                movable=lease.wallet in movers and len(gang) == 1 and _has_settled(lease, at),
             )
         )
     return found
+
+
+def _has_settled(lease: Lease, at: int) -> bool:
+    """Whether it can be asked to move: of whole GPUs, and not still where it just went."""
+    return not lease.share and at >= lease.active_at + 1000 * lease.epoch_seconds
 
 
 def _is_sold(stock: Stock, device: Device) -> bool:

@@ -79,7 +79,7 @@ class Projector:
 
     def _lease_work(self) -> list[Call]:
         work: list[Call] = []
-        live = {lease.id: lease for lease in self._ledger.live_leases()}
+        live = {lease.id: lease for lease in self._ledger.live_leases() if not lease.is_kept}
         shown: set[str] = set()
         for obj in self._informers[GPU_LEASE].items():
             id, name = lease_of(obj), obj["metadata"]["name"]

@@ -37,6 +37,7 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     deleting: bool = False
     suspended: bool = False
     heavy: bool = False  # its restart class
+    movable: bool = False  # its leases may be moved
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +148,7 @@ def agent_view(agent: Object) -> AgentView:
         refill=refill,
         cap=cap,
         heavy=spec.restart_class is RestartClass.HEAVY,
+        movable=spec.movable,
     )
 
 

@@ -9,11 +9,12 @@ from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.market import Lost, LotResult, RoundResult
-from bidplane.core.market.explain import explain, explain_sale, explain_win
+from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import Lease, wallet_of
+from bidplane.ledger.rounds import without_round
 
 # A bid that can never win as it is. The others stand, and may win when something changes.
 _REFUSALS = (
@@ -84,15 +85,19 @@ def won_status(bid: BidView, lease: Lease) -> BidStatus:
         message=(
             f"the lease it won is over ({lease.reason}); a bid wins once, so bid anew"
             if over
-            else (explain_sale if lease.instant else explain_win)(
-                _asked(bid, lease), lease.gpus, lease.win_price, lease.pool, lease.share
-            )
+            else _how_won(bid, lease)
         ),
         pool=lease.pool,
         lease=lease_name(lease.id),
         gpus_sold=lease.gpus,
         share_sold=lease.share,
     )
+
+
+def _how_won(bid: BidView, lease: Lease) -> str:
+    if lease.instant or lease.moved_from:
+        return without_round(lease)
+    return explain_win(_asked(bid, lease), lease.gpus, lease.win_price, lease.pool, lease.share)
 
 
 def _asked(bid: BidView, lease: Lease) -> int:

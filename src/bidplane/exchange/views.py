@@ -10,13 +10,14 @@ from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
 from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
-from bidplane.core.market.explain import explain, explain_sale, explain_win
+from bidplane.core.market.explain import explain, explain_win
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
 from bidplane.exchange.snapshot import lease_name
 from bidplane.ledger import leases
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
+from bidplane.ledger.rounds import without_round
 from bidplane.ledger.statement import Statement
 from bidplane.machinery.clock import rfc3339
 
@@ -115,8 +116,8 @@ ROUNDS_BACK = 2000
 def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanation | None:
     """Why the bid won or lost, to `agent` (None may see all); None if no round knows it."""
     lease = ledger.lease_of_bid(uid)
-    if lease is not None and lease.instant:
-        return _bought(lease) if agent in (None, lease.agent) else None
+    if lease is not None and (lease.instant or lease.moved_from):
+        return _without_round(lease) if agent in (None, lease.agent) else None
     needle = msgspec.json.encode(uid)
     for record in _rounds_back(ledger):
         if lease is not None and record.at != lease.won_at:
@@ -132,17 +133,17 @@ def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanati
     return None
 
 
-def _bought(lease: Lease) -> api.Explanation:
-    """No round decided it: it was sold from the float, at the posted price."""
+def _without_round(lease: Lease) -> api.Explanation:
+    """No round decided it: it was sold from the float, or kept for who had to move."""
     return api.Explanation(
         bid=lease.bid_uid,
         agent=lease.agent,
         event="Won",
         reason=BidReason.WON.value,
-        message=explain_sale(1, lease.gpus, lease.win_price, lease.pool, lease.share),
+        message=without_round(lease),
         round=0,
         at=stamp(lease.won_at),
-        gpus_asked=1,
+        gpus_asked=lease.gpus,
         offer=format_credits(lease.max_price),
         pool=lease.pool,
         gpus_sold=lease.gpus,
@@ -260,7 +261,23 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         )
         for gone in result.displaced
     ]
-    return won + displaced + lost
+    moved = [
+        api.Outcome(
+            agent=running[move.lease].agent,
+            event="Moved",
+            message=(
+                f"moves from {running[move.lease].domain} to {move.domain}, to make room;"
+                f" compensated with {format_credits(move.compensation)}"
+            ),
+            pool=running[move.lease].lot,
+            lease=lease_name(move.lease),
+            gpus=running[move.lease].gpus,
+            offer=format_credits(running[move.lease].price),
+            compensation=format_credits(move.compensation),
+        )
+        for move in result.moved
+    ]
+    return won + displaced + moved + lost
 
 
 def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:

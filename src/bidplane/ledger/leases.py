@@ -89,6 +89,7 @@ def win(
     instant: bool = False,
     levy_percent: int = preemption.LEVY_PERCENT,
     term: Term = _NO_TERM,
+    moved_from: str = "",
 ) -> Lease:
     """
     A new lease, its hold opened. It is ready once all of `waits_for` have left. Without a
@@ -121,6 +122,7 @@ def win(
         levy_percent=levy_percent,
         term_seconds=term.seconds,
         renews=term.renews,
+        moved_from=moved_from,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
@@ -230,6 +232,66 @@ def notice(commit: Commit, id: str, event: Event, *, compensation: int = 0) -> L
     )
     commit.change_lease(lease)
     return lease
+
+
+def keep(commit: Commit, id: str, *, domain: str, devices: tuple[Device, ...]) -> Lease:
+    """
+    Devices for the holder of a lease that moves, out of the market until its next bid takes them
+    up, or until a minute after it has left. Nothing is held and nothing is charged for it.
+    """
+    before = _lease(commit, id)
+    uid = f"move/{id}"
+    kept = Lease(
+        id=lease_id(uid),
+        bid_uid=uid,
+        bid_namespace=before.bid_namespace,
+        bid_name="",
+        wallet=before.wallet,
+        agent=before.agent,
+        owner=before.owner,
+        **terms_of(before)._asdict(),
+        pool=before.pool,
+        domain=domain,
+        devices=devices,
+        max_price=before.max_price,
+        win_price=before.price,
+        win_base=before.win_base,
+        price=before.price,
+        weight=before.weight,
+        minimum=0,
+        ready=False,
+        waits_for=(id,),
+        age=before.age,
+        won_at=commit.at,
+        moved_from=id,
+    )
+    kept = _open_hold(commit, kept, 0)
+    commit.add_lease(kept)
+    return kept
+
+
+def take_up(
+    commit: Commit, id: str, winner: Winner, terms: Terms, *, max_price: int, levy_percent: int
+) -> Lease:
+    """The kept devices become the winner's, at the price it had where it was moved from."""
+    kept = release(commit, id, Event.LEFT)
+    return win(
+        commit,
+        winner,
+        terms,
+        pool=kept.pool,
+        domain=kept.domain,
+        devices=kept.devices,
+        max_price=max_price,
+        price=min(kept.price, max_price),
+        base=kept.win_base,
+        owed=0,
+        waits_for=(),
+        weight=kept.weight,
+        age=kept.age,
+        levy_percent=levy_percent,
+        moved_from=kept.moved_from,
+    )
 
 
 def breach(commit: Commit, id: str) -> Lease:

@@ -170,6 +170,11 @@ class Lease(Record, frozen=True, kw_only=True):
         return self.devices[0].share
 
     @property
+    def is_kept(self) -> bool:
+        """Whether it is nobody's yet: it keeps devices for the next bid of who was moved."""
+        return bool(self.moved_from) and not self.bid_name
+
+    @property
     def node(self) -> str:
         return self.devices[0].node
 

@@ -10,10 +10,10 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
-from bidplane.core.market.explain import explain, explain_sale, explain_win
+from bidplane.core.market.explain import explain, explain_move, explain_sale, explain_win
 from bidplane.errors import UserError
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.records import Round, lease_id
+from bidplane.ledger.records import Lease, Round, lease_id
 
 _HOUR = 3600
 
@@ -23,6 +23,7 @@ class Replay(NamedTuple):
     input: RoundInput
     result: RoundResult  # as it comes out now
     differences: tuple[str, ...]  # parts of the result that are not as recorded
+    to_the_byte: bool = True  # false of one that an older version wrote, with fewer fields
 
     @property
     def is_same(self) -> bool:
@@ -35,11 +36,11 @@ def replay(record: Round) -> Replay:
     result = clear_round(given)
     if msgspec.json.encode(result) == record.result:
         return Replay(record.number, given, result, ())
-    then = msgspec.json.decode(record.result)
-    now = msgspec.json.decode(msgspec.json.encode(result))
-    parts = sorted({*then, *now})
-    different = tuple(part for part in parts if then.get(part) != now.get(part))
-    return Replay(record.number, given, result, different or ("its text",))
+    # Read as today's: what an older version did not write down had not happened.
+    then = msgspec.json.decode(record.result, type=RoundResult)
+    parts = sorted(RoundResult.__struct_fields__)
+    different = tuple(part for part in parts if getattr(then, part) != getattr(result, part))
+    return Replay(record.number, given, result, different, to_the_byte=False)
 
 
 def find_round(ledger: Ledger, number: int) -> Round:
@@ -59,9 +60,9 @@ class Verdict(NamedTuple):
 def explain_bid(ledger: Ledger, uid: str) -> Verdict | None:
     """Why the bid won or lost in the last round it took part in; None if nothing is known of it."""
     lease = ledger.lease(lease_id(uid))
-    if lease is not None and lease.instant:
+    if lease is not None and (lease.instant or lease.moved_from):
         hourly = format_credits(rent(lease.win_price, lease.weight, _HOUR))
-        said = explain_sale(1, lease.gpus, lease.win_price, lease.pool, lease.share)
+        said = without_round(lease)
         offered = format_credits(lease.max_price)
         ending = _ending(ledger, uid)
         return Verdict(0, f"{said}, {hourly} an hour; it offered {offered}{ending}")
@@ -72,6 +73,13 @@ def explain_bid(ledger: Ledger, uid: str) -> Verdict | None:
             result = msgspec.json.decode(record.result, type=RoundResult)
             return Verdict(record.number, _sentence(ledger, ask, result))
     return None
+
+
+def without_round(lease: Lease) -> str:
+    """How it came to be that no round decided: from the float, or kept for who had to move."""
+    if lease.instant:
+        return explain_sale(lease.gpus, lease.win_price, lease.pool, lease.share)
+    return explain_move(lease.gpus, lease.win_price, lease.pool)
 
 
 def _sentence(ledger: Ledger, ask: Ask, result: RoundResult) -> str:

@@ -3,7 +3,8 @@ The market: what is for sale, who asks, who wins, and what a winner pays.
 
 Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
 `clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
-`lot` (one lot, all of it), `round` (every lot), then `prices`, `routing`, `explain` and `metering`.
+`lot` (one lot, all of it), `defragment` (who is moved, and who pays), `round` (every lot), then
+`prices`, `routing`, `explain` and `metering`.
 `fast` is `clearing` again, for thousands of bids.
 """
 
@@ -18,6 +19,7 @@ from bidplane.core.market.model import (
     Lost,
     Lot,
     LotResult,
+    Moved,
     RoundInput,
     RoundResult,
     Won,
@@ -33,6 +35,7 @@ __all__ = [
     "Lost",
     "Lot",
     "LotResult",
+    "Moved",
     "RoundInput",
     "RoundResult",
     "Won",

@@ -1,80 +1,124 @@
 """
-Defragmentation, as a proposal: which movable leases to move so that a waiting block fits.
+Defragmentation: which movable leases to move so that a waiting block fits, and who pays.
 
-Never part of a round. A move costs what a preemption would: its notice and restart, paid
-to the lease that moves. So it is proposed only if the bid that waits would pay for all of
-the moves within the time its own interruption must pay off in; the proposal says what
-each costs, and whoever may decide decides.
+Looked at when a lot has been cleared, on what the round left. A move costs what displacing
+would: notice and restart of the lease that moves, paid to it by the bid it makes room for. So
+room is made only for a bid whose price covers the moves within the time in which an
+interruption must pay off; of several such bids the highest ranked gets it, and its price is
+the least with which it would have: what covers the moves, and what the next of them offers.
+
+Only leases move whose agent has agreed to it, each as a whole, to devices that are free now.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-import msgspec
-
-from bidplane.core.market.model import Lot
+from bidplane.api.money import SECONDS_PER_HOUR
+from bidplane.core.chain import Block
+from bidplane.core.market.clearing import Contestant
+from bidplane.core.market.model import Incumbent, Lot
 from bidplane.core.market.preemption import PAYBACK_SECONDS
 
+Free = Mapping[str, Sequence[str]]  # by domain: devices that nobody holds
 
-class Movable(msgspec.Struct, frozen=True, kw_only=True):
-    """A running lease whose agent lets it be moved."""
 
-    id: str
+class Bidder(NamedTuple):
+    """A bid for one block that the round could not serve."""
+
+    contestant: Contestant
+    owner: str
+    hold: int  # the most it can owe for the moves
+
+
+class Move(NamedTuple):
+    lease: Incumbent
+    target: str  # the domain it goes to
+
+
+class Plan(NamedTuple):
+    """The cheapest moves that free one domain for a block, whoever wants it."""
+
+    size: int
     domain: str
-    gpus: int
-    fee: int  # what it is owed for moving, micro-credits
-
-
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    ask: str
-    size: int  # of its block
-    price: int  # the most it pays per GPU-hour
-
-
-class Move(msgspec.Struct, frozen=True, kw_only=True):
-    lease: str
-    source: str
-    target: str
-    gpus: int
-    fee: int
-
-
-class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    ask: str
-    domain: str  # where the block will be
     moves: tuple[Move, ...]
-    fee: int  # of all moves
-    worth: int  # what the bid would pay beyond the base price until it has paid off
+
+    def fee(self, owner: str) -> int:
+        """What a bid of that owner owes for them. Agents of one owner owe each other nothing."""
+        return sum(move.lease.compensation for move in self.moves if move.lease.owner != owner)
+
+    def least_price(self, base: int, owner: str) -> int:
+        """With which a bid pays for the moves, beyond the base price, until they have paid off."""
+        return base - (-self.fee(owner) * SECONDS_PER_HOUR // (self.size * PAYBACK_SECONDS))
 
 
-def propose(lot: Lot, movable: Sequence[Movable], waiting: Waiting) -> Proposal | None:
-    """The cheapest set of moves that frees one domain for the block; None if none pays."""
-    free = {domain.name: len(domain.free) for domain in lot.domains}
-    sizes = {domain.name: domain.size for domain in lot.domains}
-    if any(count >= waiting.size for count in free.values()):
-        return None  # it fits already: what it lacks is a price
-    worth = (waiting.price - lot.base) * waiting.size * PAYBACK_SECONDS // 3600
-    found = [
-        proposal
-        for domain in sorted(free)
-        if sizes[domain] >= waiting.size
-        and (proposal := _emptied(domain, free, movable, waiting, worth)) is not None
+class Made(NamedTuple):
+    """Room for one bid."""
+
+    bidder: Bidder
+    plan: Plan
+    price: int
+
+    @property
+    def fee(self) -> int:
+        return self.plan.fee(self.bidder.owner)
+
+
+def make_room(
+    lot: Lot, free: Free, incumbents: Iterable[Incumbent], bidders: Iterable[Bidder]
+) -> Made | None:
+    """For which bid room is made, and how; None if none pays for it."""
+    movable = [incumbent for incumbent in incumbents if incumbent.movable]
+    if not movable:
+        return None
+    waiting = [bidder for bidder in bidders if _is_one_block(bidder.contestant.block)]
+    sizes = sorted({bidder.contestant.block.size for bidder in waiting})
+    plans = {size: plan for size in sizes if (plan := propose(lot, free, movable, size))}
+    able = [
+        bidder
+        for bidder in waiting
+        if (plan := plans.get(bidder.contestant.block.size)) is not None
+        and bidder.contestant.price >= plan.least_price(lot.base, bidder.owner)
+        and bidder.hold >= plan.fee(bidder.owner)
     ]
-    paying = [proposal for proposal in found if proposal.fee <= worth]
-    return min(paying, key=lambda p: (p.fee, len(p.moves), p.domain), default=None)
+    if not able:
+        return None
+    first, *rest = sorted(able, key=lambda bidder: bidder.contestant.rank)
+    plan = plans[first.contestant.block.size]
+    price = plan.least_price(lot.base, first.owner)
+    if rest:
+        price = max(price, first.contestant.price_ahead_of(rest[0].contestant))
+    return Made(first, plan, price)
+
+
+def _is_one_block(block: Block) -> bool:
+    return block.size > 1 and block.count == 1 and not block.rest and not block.is_pinned
+
+
+def propose(lot: Lot, free: Free, movable: Sequence[Incumbent], size: int) -> Plan | None:
+    """The cheapest set of moves that frees one domain for a block; None if none does."""
+    count = {domain.name: len(free[domain.name]) for domain in lot.domains}
+    if any(n >= size for n in count.values()):
+        return None  # it fits already: what it lacks is a price
+    found = [
+        plan
+        for domain in lot.domains
+        if domain.size >= size and (plan := _emptied(domain.name, count, movable, size)) is not None
+    ]
+    return min(found, key=lambda p: (p.fee(""), len(p.moves), p.domain), default=None)
 
 
 def _emptied(
-    domain: str, free: dict[str, int], movable: Sequence[Movable], waiting: Waiting, worth: int
-) -> Proposal | None:
+    domain: str, free: Mapping[str, int], movable: Sequence[Incumbent], size: int
+) -> Plan | None:
     """Move leases out of `domain`, the cheapest per GPU first, each to the tightest place."""
     left = dict(free)
     here = [lease for lease in movable if lease.domain == domain]
-    here.sort(key=lambda lease: (lease.fee * 1000 // lease.gpus, -lease.gpus, lease.id))
+    here.sort(key=lambda lease: (lease.compensation * 1000 // lease.gpus, -lease.gpus, lease.id))
     moves: list[Move] = []
     for lease in here:
-        if left[domain] >= waiting.size:
+        if left[domain] >= size:
             break
         targets = [d for d, n in left.items() if d != domain and n >= lease.gpus]
         if not targets:
@@ -82,20 +126,16 @@ def _emptied(
         target = min(targets, key=lambda d: (left[d], d))
         left[target] -= lease.gpus
         left[domain] += lease.gpus
-        moves.append(
-            Move(lease=lease.id, source=domain, target=target, gpus=lease.gpus, fee=lease.fee)
-        )
-    if left[domain] < waiting.size:
+        moves.append(Move(lease, target))
+    if left[domain] < size:
         return None
-    kept = _needed(moves, free[domain], waiting.size)
-    fee = sum(move.fee for move in kept)
-    return Proposal(ask=waiting.ask, domain=domain, moves=kept, fee=fee, worth=worth)
+    return Plan(size, domain, _needed(moves, free[domain], size))
 
 
 def _needed(moves: Sequence[Move], free: int, size: int) -> tuple[Move, ...]:
     """Without the moves that a later, larger one made needless; the dearest go first."""
     kept = list(moves)
-    for move in sorted(moves, key=lambda m: (-m.fee, m.lease)):
-        if free + sum(m.gpus for m in kept if m is not move) >= size:
+    for move in sorted(moves, key=lambda m: (-m.lease.compensation, m.lease.id)):
+        if free + sum(m.lease.gpus for m in kept if m is not move) >= size:
             kept.remove(move)
     return tuple(kept)

@@ -52,7 +52,13 @@ def explain_win(asked: int, sold: int, price: int, lot: str, share: str = "") ->
     return f"won {_gpus(sold, share)}{surplus} in {lot} at {format_credits(price)} per GPU-hour"
 
 
-def explain_sale(asked: int, sold: int, price: int, lot: str, share: str = "") -> str:
+def explain_move(gpus: int, price: int, lot: str) -> str:
+    """Of what was kept for who made room for another."""
+    what = f"{_gpus(gpus)} in {lot}, kept for it when its lease was moved"
+    return f"goes on with {what}, at {format_credits(price)} per GPU-hour"
+
+
+def explain_sale(sold: int, price: int, lot: str, share: str = "") -> str:
     """Of what was bought from a float, between two rounds."""
     bought = _gpus(sold, share)
     return f"bought {bought} in {lot} at once, at its instant price of {format_credits(price)}"

@@ -274,7 +274,7 @@ def _summary(
         devices=lot.devices,
         leased=lot.devices - lot.floated - free + from_free,
         used=_used(lot) + sum(_fresh(lot, w.block, contest.seats[w.id]) for w in winners),
-        unserved=max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0),
+        unserved=unserved(lost),
         classes={
             name: price
             for name, block in classes(lot)
@@ -283,6 +283,11 @@ def _summary(
         stay=max((one.price for one in kept), default=0),
         protected=tuple(sorted(protected)),
     )
+
+
+def unserved(lost: Iterable[Lost]) -> int:
+    """The highest price that was admitted and goes without."""
+    return max((loss.price for loss in lost if loss.reason in _UNSERVED), default=0)
 
 
 def _used(lot: Lot) -> int:

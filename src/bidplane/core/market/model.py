@@ -135,6 +135,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     gang: dict[str, tuple[str, ...]] = {}
     share: str = ""  # the leaf it has of each of its devices, if not the whole
     places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
+    movable: bool = False  # its agent lets it be moved to other devices, for its compensation
 
     @property
     def gpus(self) -> int:
@@ -221,6 +222,16 @@ class Displaced(msgspec.Struct, frozen=True, kw_only=True):
     by: tuple[str, ...]  # the asks that take its devices
 
 
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """A running lease that makes room for a block, by going to other devices of its lot."""
+
+    lease: str
+    by: str  # the ask it makes room for, which pays for it
+    domain: str  # where it goes to
+    devices: tuple[str, ...]
+    compensation: int
+
+
 class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     lot: str
     base: int
@@ -243,3 +254,4 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[Kept, ...] = ()
     displaced: tuple[Displaced, ...] = ()
     lots: tuple[LotResult, ...] = ()
+    moved: tuple[Moved, ...] = ()

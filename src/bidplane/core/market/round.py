@@ -1,5 +1,5 @@
 """
-One round: admit, route, then clear each lot by itself.
+One round: admit, route, then clear each lot by itself, and make room in what it left.
 
 Pure: the same input gives the same result, whatever the order of its parts.
 """
@@ -15,20 +15,19 @@ from bidplane.api.bid import BidReason
 from bidplane.core.chain import Block, weight_of
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
+from bidplane.core.market.moving import with_moves
 from bidplane.core.market.routing import Router
 
 
 def clear_round(given: RoundInput) -> RoundResult:
     admitted, refused = admit(given)
-    results = [
-        clear_lot(
-            lot,
-            [entry for entry in admitted if entry.lot.name == lot.name],
-            [incumbent for incumbent in given.incumbents if incumbent.lot == lot.name],
-            [refusal for refusal in refused if refusal.loss.lot == lot.name],
-        )
-        for lot in sorted(given.lots, key=lambda lot: lot.name)
-    ]
+    results = []
+    for lot in sorted(given.lots, key=lambda lot: lot.name):
+        entries = [entry for entry in admitted if entry.lot.name == lot.name]
+        incumbents = [incumbent for incumbent in given.incumbents if incumbent.lot == lot.name]
+        refusals = [refusal for refusal in refused if refusal.loss.lot == lot.name]
+        result = clear_lot(lot, entries, incumbents, refusals)
+        results.append(with_moves(lot, entries, incumbents, result))
     lost = [refusal.loss for refusal in refused if not refusal.loss.lot]
     lost += [loss for result in results for loss in result.lost]
     return RoundResult(
@@ -37,6 +36,7 @@ def clear_round(given: RoundInput) -> RoundResult:
         kept=tuple(sorted((k for r in results for k in r.kept), key=lambda k: k.lease)),
         displaced=tuple(sorted((d for r in results for d in r.displaced), key=lambda d: d.lease)),
         lots=tuple(lot for result in results for lot in result.lots),
+        moved=tuple(sorted((m for r in results for m in r.moved), key=lambda m: m.lease)),
     )
 
 

@@ -1,0 +1,70 @@
+"""Leases that move to make room: their notice, the devices kept for them, and going on there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bidplane.core.chain import block_size
+from bidplane.core.lease import Event
+from bidplane.core.market import Moved
+from bidplane.exchange import inventory
+from bidplane.exchange.desk import terms_for
+from bidplane.exchange.inventory import Shop, Stock
+from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.ledger import leases
+from bidplane.ledger.commit import Commit
+from bidplane.ledger.leases import Winner
+from bidplane.ledger.records import Lease, wallet_of
+
+
+def make_move(commit: Commit, item: Stock, move: Moved) -> None:
+    """Its notice, its compensation, and the devices that are kept for its holder's next bid."""
+    leases.notice(commit, move.lease, Event.MOVED, compensation=move.compensation)
+    keys = {inventory.device_key(device): device for device in item.where}
+    devices = tuple(keys[key] for key in move.devices)
+    leases.keep(commit, move.lease, domain=move.domain, devices=devices)
+
+
+def take_up(
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], shop: Shop
+) -> list[BidView]:
+    """
+    Who was moved goes on where devices are kept for it, at the price it had: its oldest bid for
+    as many has them, without a contest. Returns the bids that are left.
+    """
+    agents = {wallet_of(agent.uid): agent for agent in snapshot.agents}
+    pools = {item.pool.name: item.pool for item in shop.stocks}
+    for kept in [lease for lease in commit.live_leases() if lease.is_kept]:
+        agent, pool = agents.get(kept.wallet), pools.get(kept.pool)
+        if agent is None or pool is None:
+            continue
+        fits = [
+            bid for bid in standing if bid.agent == agent.name and _can_take_up(bid, kept, shop)
+        ]
+        terms, levy_percent = terms_for(pool, heavy=agent.heavy)
+        wallet = commit.account(kept.wallet)
+        for bid in sorted(fits, key=lambda bid: (bid.created, bid.uid)):
+            hold = leases.hold_for(bid.price, kept.weight, terms)
+            if wallet is None or wallet.available < hold:
+                continue
+            winner = Winner(
+                bid_uid=bid.uid,
+                bid_namespace=bid.namespace,
+                bid_name=bid.name,
+                wallet=kept.wallet,
+                agent=agent.name,
+                owner=agent.owner,
+            )
+            leases.take_up(
+                commit, kept.id, winner, terms, max_price=bid.price, levy_percent=levy_percent
+            )
+            standing = [other for other in standing if other.uid != bid.uid]
+            break
+    return list(standing)
+
+
+def _can_take_up(bid: BidView, kept: Lease, shop: Shop) -> bool:
+    if bid.share or bid.spread or bid.blocks != 1 or bid.term_seconds:
+        return False
+    where = [item.lot for item in shop.stocks if kept.devices[0] in item.where]
+    return block_size(bid.gpus) == kept.gpus and set(where) <= set(shop.lots_for(bid))

@@ -1,0 +1,233 @@
+"""What a round is given: the bids that stand, the devices that are free, and at which prices."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from bidplane.api.bid import BidReason
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import block_size
+from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preemption
+from bidplane.core.market.model import ONE
+from bidplane.core.market.prices import BasePrice, advance
+from bidplane.exchange import inventory
+from bidplane.exchange.desk import Kept
+from bidplane.exchange.inventory import Shop, Stock
+from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.ledger import leases, wallets
+from bidplane.ledger.commit import Commit
+from bidplane.ledger.records import LotPrice, fund_of, wallet_of
+
+Refusals = dict[str, tuple[BidReason, str]]  # by uid, bids that no lot can serve as they are
+
+
+def round_input(
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], shop: Shop
+) -> tuple[RoundInput, dict[str, Kept], Refusals]:
+    """
+    What the market is given; by lot, what is kept out of it for the instant path; and the
+    bids that take no part because nothing is sold as they want it.
+    """
+    live = commit.live_leases()
+    movers = frozenset(wallet_of(agent.uid) for agent in snapshot.agents if agent.movable)
+    kept: dict[str, Kept] = {}
+    lots: list[Lot] = []
+    running: list[Incumbent] = []
+    prices = {item.lot: price_now(commit, item) for item in shop.stocks}
+    _seed_funds(commit, shop.stocks, prices)
+    sizes: dict[str, int] = {}
+    for item in shop.stocks:
+        sizes[item.pool.name] = sizes.get(item.pool.name, 0) + item.devices
+    for item in shop.stocks:
+        pool, price = item.pool, prices[item.lot]
+        fund = commit.account(fund_of(pool.name))
+        # Lots of one pool share its fund, each as large as it is.
+        part = fund.available * item.devices // max(1, sizes[pool.name]) if fund else 0
+        domains = inventory.domains(item, live)
+        waiting = [
+            block_size(b.gpus) or b.gpus
+            for b in standing
+            if b.pool in ("", pool.name) and not b.share
+        ]
+        kept[item.lot] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
+        lots.append(
+            Lot(
+                name=item.lot,
+                base=price.base,
+                posted=max(price.posted, price.base),
+                fund=part,
+                domains=instant.without(domains, kept[item.lot]),
+                leaves=item.leaves,
+                exact=pool.exact,
+                floated=len(kept[item.lot]),
+            )
+        )
+        running += inventory.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
+    asks, refused = _asks(commit, snapshot, standing, shop)
+    available = {
+        agent.name: wallet.available
+        for agent in snapshot.agents
+        if (wallet := commit.account(wallet_of(agent.uid))) is not None and wallet.is_open
+    }
+    given = RoundInput(
+        at=commit.at,
+        lots=tuple(lots),
+        asks=tuple(sorted(asks, key=lambda ask: ask.id)),
+        incumbents=tuple(running),
+        available=available,
+    )
+    return given, kept, refused
+
+
+def _seed_funds(commit: Commit, stocks: Sequence[Stock], prices: Mapping[str, LotPrice]) -> None:
+    for pool in {item.pool.name: item.pool for item in stocks}.values():
+        wanted = sum(
+            preemption.seed(
+                preemption.seed_price(pool.floor, prices[item.lot].base),
+                item.devices,
+                pool.terms.notice_seconds,
+                pool.terms.restart_seconds,
+            )
+            for item in stocks
+            if item.pool.name == pool.name
+        )
+        wallets.seed_fund(commit, pool=pool.name, wanted=wanted)
+
+
+def _asks(
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], shop: Shop
+) -> tuple[list[Ask], Refusals]:
+    owners = {agent.name: agent.owner for agent in snapshot.agents}
+    asks: list[Ask] = []
+    refused: Refusals = {}
+    ages = _ages(standing, owners, commit.at)
+    for bid in standing:
+        if bid.uid not in ages:
+            refused[bid.uid] = BidReason.TOO_MANY_BIDS, _TOO_MANY
+            continue
+        able: list[Ask] = []
+        why: list[tuple[BidReason, str]] = []
+        for option, choice in enumerate((bid, *bid.otherwise)):
+            lots = shop.lots_for(choice)
+            if lots and isinstance(lots[0], BidReason):
+                why.append(lots)  # type: ignore[arg-type]
+            else:
+                ask = _ask(choice, owners, shop.stocks, ages[bid.uid])
+                # A pool nobody has is named to the round, which says so.
+                lot = "" if lots else choice.pool
+                able.append(msgspec.structs.replace(ask, lot=lot, lots=lots, option=option))
+        if able:
+            first, *rest = able
+            asks.append(msgspec.structs.replace(first, otherwise=tuple(rest)))
+        else:
+            refused[bid.uid] = why[0]
+    return asks, refused
+
+
+def standing_bids(commit: Commit, snapshot: Snapshot) -> list[BidView]:
+    """The bids that take part: readable, of an agent that stays, and not yet won with."""
+    staying = {a.name for a in snapshot.agents if not a.deleting and not a.suspended}
+    # A uid is one bid's. If a host ever shows it twice, the first by name stands for it.
+    unique = {bid.uid: bid for bid in sorted(snapshot.bids, key=by_name, reverse=True)}
+    return [
+        bid
+        for bid in unique.values()
+        if not bid.problem
+        and bid.agent in staying
+        and not 0 < 1000 * bid.deadline <= commit.at
+        and commit.lease_of_bid(bid.uid) is None
+    ]
+
+
+def by_name(bid: BidView) -> tuple[str, str]:
+    return bid.namespace, bid.name
+
+
+def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], age: int) -> Ask:
+    # The earlier bid goes first; within a second a hash decides, which nobody can choose
+    # to any effect. Running leases have small ties: they go before equal bids.
+    chance = int.from_bytes(hashlib.sha256(bid.uid.encode()).digest()[:4], "big")
+    return Ask(
+        id=bid.uid,
+        agent=bid.agent,
+        owner=owners[bid.agent],
+        gpus=bid.gpus,
+        price=bid.price,
+        blocks=bid.blocks,
+        spread=bid.spread,
+        share=bid.share,
+        weight=ONE + age,
+        premium=preemption.TERM_PREMIUM_PERCENT if bid.term_seconds else 0,
+        tie=((bid.created + 1) << 32) | chance,
+        hold={
+            item.lot: leases.hold_for(
+                bid.price, weight_in(bid, item), item.pool.terms, bid.term_seconds
+            )
+            for item in stocks
+            if bid.pool in ("", item.pool.name)
+        },
+    )
+
+
+def weight_in(bid: BidView, item: Stock) -> int:
+    """What it would pay of its price in that lot, in 56ths; 0 where it is not sold."""
+    if bid.share:
+        leaf = item.leaf(bid.share)
+        return leaf.weight * bid.gpus * bid.blocks if leaf else 0
+    gpus = bid.gpus if bid.spread else (block_size(bid.gpus) or bid.gpus) * bid.blocks
+    return GPU_WEIGHT * gpus
+
+
+STANDING_MOST = 1000  # bids of one owner
+_TOO_MANY = f"its owner has {STANDING_MOST} older bids that stand; end some, or wait until they win"
+
+
+def _ages(standing: Sequence[BidView], owners: Mapping[str, str], at: int) -> dict[str, int]:
+    """
+    By bid, what waiting adds to its rank. An owner's bids share it: the oldest has all that
+    it waited for, the second half of it, and so on; or many small bids would age more than a
+    large one.
+    """
+    ages: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    for bid in sorted(standing, key=lambda bid: (bid.created, bid.uid)):
+        place = counts[owners[bid.agent]] = counts.get(owners[bid.agent], 0) + 1
+        # In steps of a minute, so that a bid that waits is not news each second.
+        waited = at // 1000 - bid.created if bid.created else 0
+        if place <= STANDING_MOST:
+            ages[bid.uid] = preemption.age(waited - waited % 60) // place
+    return ages
+
+
+def price_now(commit: Commit, item: Stock) -> LotPrice:
+    """The lot's price as it is now: a function of what was written down, and the time."""
+    pool = item.pool
+    known = commit.lot(item.lot)
+    if known is None:
+        parent = commit.lot(pool.name)  # it was split off: it begins at the whole's price
+        return LotPrice(
+            lot=item.lot,
+            base=max(pool.floor, parent.base) if parent else pool.floor,
+            posted=max(pool.floor, parent.posted) if parent else pool.floor,
+            devices=item.devices,
+            leased=0,
+            used=0,
+            unserved=0,
+            at=commit.at,
+        )
+    moved = advance(
+        BasePrice(
+            base=known.base,
+            at=known.at,
+            devices=GPU_WEIGHT * known.devices,
+            leased=known.used,
+            unserved=known.unserved,
+        ),
+        commit.at,
+        floor=pool.floor,
+        target_percent=pool.target_percent,
+    )
+    return msgspec.structs.replace(known, base=moved.base, at=moved.at)
