@@ -11,7 +11,9 @@ from bidplane.api.exchange import PoolPrice
 from bidplane.cli.top import Picture, _draw, top
 from bidplane.cli.toprows import Row, Seen, rows
 from bidplane.errors import UserError
-from bidplane.telemetry.model import Counters
+from bidplane.node.fleet import NodeDeclaration, machine_of
+from bidplane.node.inventory.slices import slices_of
+from bidplane.telemetry.model import Counters, ProcessMemory
 
 NODE = {
     "metadata": {"name": "box"},
@@ -104,6 +106,67 @@ def test_a_shared_device_has_a_row_for_each_who_holds_it():
         ("chat", "1/2", ""),
     ], "each with its own pod; ways to cut a card that nobody took are not shown"
     assert "1 GPUs  1 leased  0 free" in drawn(Picture(rows=found), 80, 24)[0]
+
+
+def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
+    node = NodeDeclaration(name="box", product="H100", memory="80Gi", gpus=1, mig=True)
+    place = {"node": "box", "driver": "gpu.bidplane.dev", "pool": "box", "name": "gpu-0"}
+    leased = lease()
+    leased["spec"] |= {"node": "box", "devices": [{**place, "share": "1g.10gb", "slots": [2]}]}
+    results = [
+        {"driver": "gpu.bidplane.dev", "pool": "box", "device": f"gpu-0-mig-{name}"}
+        for name in ("1g10gb-2", "3g40gb-4")
+    ]
+    claims = [
+        {
+            "metadata": {"namespace": space, "name": name},
+            "status": {
+                "reservedFor": [{"resource": "pods", "name": pod}],
+                "allocation": {"devices": {"results": [result]}},
+                "devices": [{**result, "data": {"uuid": "MIG-1", "gpuInstance": number}}],
+            },
+        }
+        for result, space, name, pod, number in (
+            (results[0], "agent-trainer", "lease-7", "train-x", 9),
+            (results[1], "other", "c", "by-hand", 2),
+        )
+    ]
+    told = {"node": "box", "index": 0, "uuid": "GPU-box-0"}
+    counters = [
+        Counters(**told, power_watts=300.0, pcie_link_width=16, memory_used_bytes=9),
+        Counters(
+            **told,
+            profile="1g.10gb",
+            instance="9",
+            engine_percent=43.0,
+            memory_used_bytes=6 << 30,
+            memory_free_bytes=4 << 30,
+            processes=(ProcessMemory(pid=7, bytes=6 << 30),),
+        ),
+    ]
+    found = rows(
+        Seen(
+            nodes=[NODE],
+            slices=slices_of(machine_of(node)),
+            leases=[leased],
+            claims=claims,
+            pods=[POD],
+            counters=counters,
+        )
+    )
+    assert [(row.device, row.share, row.agent, row.pod) for row in found] == [
+        ("gpu-0", "1g.10gb", "trainer", "team/train"),
+        ("gpu-0", "3g.40gb", "", "by-hand"),
+    ]
+    one, other = found
+    assert (one.utilisation_percent, one.memory_total_bytes, one.power_watts) == (43, 10 << 30, 300)
+    assert one.processes == [ProcessMemory(pid=7, bytes=6 << 30)]
+    assert other.memory_used_bytes is None, "nobody told of that instance"
+    *_, first, second = drawn(Picture(rows=found), 80, 24)
+    for words in ("0 1g.10gb", "43%", "6/10", "trainer", "team/train", "2.10"):
+        assert words in first
+    assert "0 3g.40gb" in second
+    assert "by-hand" in second
 
 
 def test_a_claim_that_is_not_reserved_is_its_pods():

@@ -161,3 +161,75 @@ def test_a_gang_has_left_when_all_of_it_has() -> None:
     assert take(**nothing, leases=parts).left == frozenset()
     parts[1] = shown(1, **gone)
     assert take(**nothing, leases=parts).left == {"abc"}
+
+
+@pytest.fixture
+def cut(market: Market) -> Market:
+    market.change(pools=(parted(pool(), mig=True),), devices=with_memory(gpus(1)))
+    return market
+
+
+def test_a_part_that_cannot_be_made_ready_is_not_charged(cut: Market) -> None:
+    cut.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    cut.claim("b1")
+    broken = frozenset({cut.lease("b1").id})
+    before = cut.balance("trainer")
+    cut.round(after=7, unusable=broken)  # the node took a while to find out
+    cut.round(after=200)
+    assert cut.lease("b1").phase is Phase.ACTIVE
+    cut.leave("b1", after=60)
+    assert cut.lease("b1").phase is Phase.RELEASED
+    assert cut.balance("trainer") == before, "not even the least that a lease costs"
+
+
+def test_a_part_that_is_made_ready_after_all_is_charged_from_then(cut: Market) -> None:
+    cut.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    cut.claim("b1")
+    before = cut.balance("trainer")
+    cut.round(unusable=frozenset({cut.lease("b1").id}))
+    cut.round(after=300, unusable=frozenset())
+    cut.leave("b1", after=70)
+    assert before - cut.balance("trainer") == -(-70 * 8 * 100_000 // (56 * 3600))
+
+
+def test_a_part_that_breaks_later_pays_for_the_epochs_that_were_billed(cut: Market) -> None:
+    cut.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    cut.claim("b1")
+    cut.round(after=60)
+    cut.round(after=5, unusable=frozenset({cut.lease("b1").id}))
+    cut.leave("b1", after=600)
+    assert 10 * CREDIT - cut.balance("trainer") == -(-65 * 8 * 100_000 // (56 * 3600))
+
+
+def test_a_claim_says_which_lease_cannot_be_used() -> None:
+    def claim(name: str, *ready: str) -> dict[str, object]:
+        devices = [{"conditions": [{"type": "Ready", "status": one}]} for one in ready]
+        return {
+            "metadata": {"name": name, "labels": {"bidplane.dev/lease": name}},
+            "status": {"devices": devices},
+        }
+
+    claims = [
+        claim("lease-good", "True"),
+        claim("lease-bad", "True", "False"),
+        claim("lease-gang-1", "False"),
+        claim("lease-new"),
+        {"metadata": {"name": "of-nobody"}, "status": {"devices": [{"conditions": []}]}},
+    ]
+    seen = take(agents=(), pools=(), bids=(), slices=(), leases=(), claims=claims)
+    assert seen.unusable == {"bad", "gang"}
+
+
+def test_a_pool_whose_gpus_cannot_be_cut_sells_no_parts_and_says_why(market: Market) -> None:
+    some, *rest = with_memory(gpus(2))
+    plain = msgspec.structs.replace(some, traits={"memory": "80Gi"})
+    market.change(pools=(parted(pool(), mig=True),), devices=(plain, *rest))
+    report = market.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    assert report.bids["b1"].phase is not BidPhase.WON
+    assert "1 of 2 GPUs cannot be cut by MIG" in report.pools["h100"].message
+
+
+def test_a_cards_memory_as_its_driver_counts_it_is_the_size_it_is_sold_as(market: Market) -> None:
+    market.change(pools=(parted(pool(), mig=True),), devices=with_memory(gpus(1), "81559Mi"))
+    report = market.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
+    assert report.bids["b1"].phase is BidPhase.WON

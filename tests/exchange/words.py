@@ -81,4 +81,5 @@ def parted(view: PoolView, *, mig: bool = False) -> PoolView:
 
 
 def with_memory(views: tuple[DeviceView, ...], memory: str = "80Gi") -> tuple[DeviceView, ...]:
-    return tuple(msgspec.structs.replace(v, traits={"memory": memory}) for v in views)
+    traits = {"memory": memory, "bidplane.dev/migCapable": "True"}
+    return tuple(msgspec.structs.replace(v, traits=traits) for v in views)

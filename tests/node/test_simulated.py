@@ -3,14 +3,14 @@
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.core.mig import Slot
+from bidplane.core.simulation import read
 from bidplane.machinery.clock import parse_rfc3339
 from bidplane.node.fleet import Fleet, NodeDeclaration
-from bidplane.node.simulated import annotation_seconds, devices_of, restarts
+from bidplane.node.simulatedstatus import devices_of, restarts
 
 SPACE = "agent-a"
 
@@ -111,25 +111,168 @@ def test_a_pod_that_ends_at_once_does_not_keep_the_node_busy(stories, seconds):
     stories(story)
 
 
-@given(st.text() | st.sampled_from(["nan", "inf", "-inf", "1e400", "-1", "1e300", "0x1"]))
-def test_what_is_no_number_of_seconds_counts_as_not_there(text):
-    pod = {"metadata": {"annotations": {"a": text}}}
-    seconds = annotation_seconds(pod, "a")
-    assert seconds is None or 0 <= seconds <= 1e9
-    assert annotation_seconds({"metadata": {}}, "a") is None
-
-
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "soon"])
-def test_no_annotation_upsets_the_node(stories, text):
+def test_an_annotation_that_cannot_be_read_is_refused_by_name(stories, text):
     async def story(site):
-        await site.create("odd", seconds=text, exit_code=text, shutdown_seconds=text)
-        await site.create("even", seconds="5", exit_code=text)
+        await site.create("odd", seconds="5", exit_code=text)
+        await site.create("even", seconds="5")
         await asyncio.sleep(10)
-        assert await site.phase("odd") == "Running"
-        assert await site.phase("even") == "Succeeded"
+        status = (await site.pod("odd"))["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "BadAnnotation")
+        assert (
+            f"bidplane.dev/simulated-exit-code: {text!r} is not a whole number"
+            in (status["message"])
+        )
+        assert "BadAnnotation" in await site.events()
+        assert await site.phase("even") == "Succeeded", "nobody else is upset"
         await site.client.delete(POD, "odd", SPACE)
         await asyncio.sleep(2)
         assert await site.phase("odd") == "gone"
+
+    stories(story)
+
+
+def test_an_annotation_broken_while_it_runs_ends_nothing(stories):
+    async def story(site):
+        await site.create(seconds="60")
+        await asyncio.sleep(1)
+        broken = {"metadata": {"annotations": {labels.SIMULATED_SECONDS: "long"}}}
+        await site.client.patch(POD, "train", broken, SPACE)
+        await asyncio.sleep(100)
+        assert await site.phase() == "Running"
+        assert "BadAnnotation" in await site.events()
+        await site.client.delete(POD, "train", SPACE)
+        await asyncio.sleep(2)
+        assert await site.phase() == "gone"
+
+    stories(story)
+
+
+def test_start_and_load_take_their_time(stories):
+    async def story(site):
+        await site.create(start_seconds="20", load_seconds="30", seconds="40")
+        await asyncio.sleep(10)
+        pod = await site.pod()
+        assert pod["status"]["phase"] == "Pending"
+        assert state(pod)["waiting"]["reason"] == "ContainerCreating"
+        await asyncio.sleep(15)
+        pod = await site.pod()
+        assert pod["status"]["phase"] == "Running"
+        assert not pod["status"]["containerStatuses"][0]["ready"], "it loads"
+        # Killed and started again in the middle of it: nothing is lost, nothing begins anew.
+        await site.kill()
+        site.start()
+        await asyncio.sleep(30)
+        assert (await site.pod())["status"]["containerStatuses"][0]["ready"]
+        await asyncio.sleep(25)
+        assert await site.phase() == "Running"
+        await asyncio.sleep(15)
+        pod = await site.pod()
+        assert pod["status"]["phase"] == "Succeeded"
+        over = state(pod)["terminated"]
+        took = parse_rfc3339(over["finishedAt"]) - parse_rfc3339(over["startedAt"])
+        assert took == 70
+
+    stories(story)
+
+
+def test_failures_come_as_often_as_it_says_and_the_same_ones_again(stories):
+    async def story(site):
+        for at in range(40):
+            await site.create(f"p-{at}", seconds="3600", failures_per_hour="1")
+        await asyncio.sleep(3700)
+        failed = {f"p-{at}" for at in range(40) if await site.phase(f"p-{at}") == "Failed"}
+        # One in e is spared: 25 of 40 fail, give or take three standard deviations.
+        assert 16 <= len(failed) <= 34
+        assert failed == {
+            f"p-{at}"
+            for at in range(40)
+            if read(
+                {
+                    "metadata": {
+                        "namespace": SPACE,
+                        "name": f"p-{at}",
+                        "annotations": {
+                            labels.SIMULATED_SECONDS: "3600",
+                            labels.SIMULATED_FAILURES: "1",
+                        },
+                    }
+                },
+                seed="0",
+            )
+            .run(0)
+            .code
+        }
+
+    stories(story)
+
+
+MIG = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", memory="80Gi", gpus=2, mig=True)])
+
+
+async def cut(site):
+    await site.kill()
+    site.start(MIG)
+    await asyncio.sleep(1)
+
+
+def instances(site):
+    return site.nodes.life.partitions("h100-a")._instances.current("GPU-h100-a-0")
+
+
+def test_an_instance_is_made_for_a_pod_and_goes_with_it(stories):
+    async def story(site):
+        await cut(site)
+        await site.claim("small", "gpu-0-mig-1g10gb-2")
+        await site.create(claim="small")
+        await asyncio.sleep(1)
+        assert instances(site) == [Slot("1g.10gb", 2)]
+        claim = await site.client.get(RESOURCE_CLAIM, "small", SPACE)
+        (told,) = claim["status"]["devices"]
+        assert told["data"]["uuid"].startswith("MIG-")
+        assert told["conditions"][0]["status"] == "True"
+        await cut(site)  # a new process, which has made nothing yet
+        assert instances(site) == [Slot("1g.10gb", 2)]
+        await site.client.delete(POD, "train", SPACE)
+        await asyncio.sleep(5)
+        assert instances(site) == []
+
+    stories(story)
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_an_instance_goes_when_its_pod_ends_or_is_forgotten(stories, forgotten):
+    async def story(site):
+        await cut(site)
+        await site.claim("small", "gpu-0-mig-1g10gb-2")
+        await site.create(claim="small", **({} if forgotten else {"seconds": "20"}))
+        await asyncio.sleep(1)
+        assert instances(site) == [Slot("1g.10gb", 2)]
+        if forgotten:
+            await site.client.delete(POD, "train", SPACE, grace_seconds=0)
+        await asyncio.sleep(25)
+        assert instances(site) == []
+
+    stories(story)
+
+
+def test_an_instance_that_cannot_be_made_keeps_its_pod_waiting(stories):
+    async def story(site):
+        await cut(site)
+        cards = site.nodes.life.partitions("h100-a")._instances
+        cards.create("GPU-h100-a-0", Slot("3g.40gb", 0))
+        await site.claim("small", "gpu-0-mig-1g10gb-2")
+        await site.create(claim="small")
+        await asyncio.sleep(5)
+        pod = await site.pod()
+        assert pod["status"]["phase"] == "Pending"
+        assert "share memory slice 2" in state(pod)["waiting"]["message"]
+        assert "FailedPrepareDynamicResources" in await site.events()
+        claim = await site.client.get(RESOURCE_CLAIM, "small", SPACE)
+        assert claim["status"]["devices"][0]["conditions"][0]["status"] == "False"
+        cards.destroy("GPU-h100-a-0", Slot("3g.40gb", 0))
+        await asyncio.sleep(20)
+        assert await site.phase() == "Running"
 
     stories(story)
 

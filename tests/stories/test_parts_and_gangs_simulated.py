@@ -23,6 +23,7 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
 )
 from bidplane.api.pool import Divides, MigSlot
+from bidplane.core.mig import Slot
 from bidplane.errors import NotFound
 from bidplane.ledger import statement, verify
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
@@ -32,7 +33,7 @@ from bidplane.sim.world import World
 FLEET = Fleet(
     nodes=[
         NodeDeclaration(name="l40", product="L40", memory="48Gi", gpus=1),
-        NodeDeclaration(name="h100-a", product="H100", memory="80Gi", gpus=1),
+        NodeDeclaration(name="h100-a", product="H100", memory="80Gi", gpus=1, mig=True),
         NodeDeclaration(name="a100-a", product="A100", memory="40Gi", gpus=2),
         NodeDeclaration(name="a100-b", product="A100", memory="40Gi", gpus=2),
     ],
@@ -197,6 +198,20 @@ def test_a_pod_that_asks_for_a_mig_instance_runs_on_one() -> None:
         resources = host_pod["spec"]["containers"][0]["resources"]
         assert resources["claims"] == [{"name": "gpus"}]
         assert not resources.get("limits")
+        # The node has made it, and says so in the claim.
+        assert instances(world) == [Slot("1g.10gb", 2)]
+        (claim,) = (await world.client().list(RESOURCE_CLAIM)).items
+        (told,) = claim["status"]["devices"]
+        assert told["device"] == "gpu-0-mig-1g10gb-2"
+        assert told["data"]["uuid"].startswith("MIG-")
+        (shown,) = (await plane.list(RESOURCE_SLICE)).items[0]["spec"]["devices"]
+        assert shown["attributes"]["type"] == {"string": "mig"}
+        assert shown["attributes"]["parentUUID"] == {"string": "GPU-h100-a-0"}
+        assert "uuid" not in shown["attributes"], "the whole card is not what was leased"
+        assert shown["capacity"]["memory"]["value"] == "10Gi"
+        await world.kill("node")
+        await world.start("node")
+        await world.until(lambda: is_there(world, Slot("1g.10gb", 2)), within=60)
         # What no pool is cut into is refused by name.
         await plane.create(POD, pod("odd", limits={"nvidia.com/mig-2g.20gb": "1"}), "default")
 
@@ -207,6 +222,67 @@ def test_a_pod_that_asks_for_a_mig_instance_runs_on_one() -> None:
 
         await world.until(refused, within=60)
         await until_phase(world, "Succeeded", "small")
+        assert instances(world) == []
+
+    played(story)
+
+
+def instances(world: World) -> list[Slot]:
+    assert world.nodes is not None
+    cards = world.nodes.life.partitions("h100-a")
+    assert cards is not None
+    return cards._instances.current("GPU-h100-a-0")
+
+
+async def is_there(world: World, slot: Slot) -> bool:
+    return instances(world) == [slot]
+
+
+def test_a_mig_pod_that_is_deleted_takes_its_instance_with_it() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        marks = {"bidplane.dev__simulated_seconds": "9000"}
+        for name, profile in (("small", "1g.10gb"), ("large", "3g.40gb")):
+            limits = {f"nvidia.com/mig-{profile}": "1"}
+            await plane.create(POD, pod(name, limits=limits, **marks), "default")
+        await until_phase(world, "Running", "small", "large")
+        assert instances(world) == [Slot("1g.10gb", 2), Slot("3g.40gb", 4)]
+        await plane.delete(POD, "small", "default")
+        await world.until(lambda: is_there(world, Slot("3g.40gb", 4)), within=60)
+        await plane.delete(POD, "large", "default")
+        await world.until(lambda: nothing_leased(world), within=120)
+        assert instances(world) == []
+
+    played(story)
+
+
+def test_a_mig_instance_that_cannot_be_made_costs_nothing() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        assert world.nodes is not None
+        assert world.ledger is not None
+        in_the_way = Slot("3g.40gb", 0)
+        cards = world.nodes.life.partitions("h100-a")._instances  # type: ignore[union-attr]
+        cards.create("GPU-h100-a-0", in_the_way)  # by hand: nothing the node may unmake
+        limits = {"nvidia.com/mig-1g.10gb": "1"}
+        await plane.create(POD, pod("small", limits=limits), "default")
+
+        async def told() -> bool:
+            events = (await plane.list(EVENT)).items
+            return any(e["reason"] == "FailedPrepareDynamicResources" for e in events)
+
+        await world.until(told, within=60)
+        await asyncio.sleep(600)
+        (lease,) = world.ledger.live_leases()
+        assert lease.meter(round(world.clock.now() * 1000)).balance <= 0
+        assert lease.charged == 0
+        cards.destroy("GPU-h100-a-0", in_the_way)
+        await until_phase(world, "Succeeded", "small")
+        await world.until(lambda: nothing_leased(world), within=60)
+        ended = world.ledger.lease(lease.id)
+        assert ended is not None
+        # Twenty seconds of a seventh at the floor, and the rounds it takes to notice; not 600.
+        assert 0 < ended.charged <= 40 * 100_000 // 7 // 3600 + 1
 
     played(story)
 

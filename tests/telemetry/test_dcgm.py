@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.dcgm import Point
-from bidplane.telemetry.model import Counters, Holder
-from bidplane.telemetry.simulated import simulated
+from bidplane.telemetry.model import Counters, Holder, ProcessMemory
+from bidplane.telemetry.simulated import Load, simulated
 
 # A busy machine is not a fault.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -26,6 +26,12 @@ def some_counters(draw):
             index=at,
             uuid=f"GPU-{at}",
             product=draw(TEXT),
+            instance=(instance := draw(st.sampled_from(["", "7", "13"]))),
+            profile="1g.10gb" if instance else "",
+            processes=tuple(
+                ProcessMemory(pid=pid, bytes=draw(st.integers(0, 200 << 30)))
+                for pid in range(draw(st.integers(0, 2)))
+            ),
             # Whoever tells nothing at all is not there: one value is always told.
             utilisation_percent=draw(st.floats(0, 100)),
             memory_used_bytes=draw(MIBS),
@@ -64,12 +70,19 @@ hostname="box"} 0
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA H100 80GB HBM3",\
 Hostname="box",container="main",namespace="ml",pod="train"} 61234
 DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-a",GPU_I_ID="7",GPU_I_PROFILE="1g.10gb",Hostname="box"} 12
+# HELP DCGM_FI_PROF_GR_ENGINE_ACTIVE Ratio of time the graphics engine is active.
+# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="0",UUID="GPU-a",GPU_I_ID="7",GPU_I_PROFILE="1g.10gb",\
+Hostname="box"} 0.43
 process_cpu_seconds_total 4
 """
 
 
 def test_a_real_exporters_page():
-    first, second = dcgm.counters(dcgm.parse(REAL_PAGE))
+    first, part, second = dcgm.counters(dcgm.parse(REAL_PAGE))
+    assert (part.index, part.uuid, part.profile, part.instance) == (0, "GPU-a", "1g.10gb", "7")
+    assert (part.memory_used_bytes, part.engine_percent) == (12 * dcgm.MIB, 43.0)
+    assert first.profile == "", "what an instance tells is not its GPU's"
     assert (first.node, first.index, first.product) == ("box", 0, "NVIDIA H100 80GB HBM3")
     assert first.utilisation_percent == 97
     assert first.memory_used_bytes == 61234 * dcgm.MIB
@@ -122,9 +135,11 @@ def test_a_simulated_device_is_within_its_bounds(now, busy, memory, size, held):
             product="H100",
             memory_bytes=size,
             now=moment,
-            holder=Holder(namespace="a", pod="b") if held else None,
-            busy_percent=busy,
-            memory_percent=memory,
+            load=Load(
+                holder=Holder(namespace="a", pod="b") if held else None,
+                busy_percent=busy,
+                memory_percent=memory,
+            ),
         )
 
     one = ask(now)

@@ -28,6 +28,11 @@ HOLD_BEAT = "bidplane.dev/hold-beat"
 
 # What a simulated node reads from a pod, in place of running its image.
 SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"
+SIMULATED_START_SECONDS = "bidplane.dev/simulated-start-seconds"  # until its first process
+SIMULATED_LOAD_SECONDS = "bidplane.dev/simulated-load-seconds"  # from there until it is ready
+SIMULATED_FAILURES = "bidplane.dev/simulated-failures-per-hour"
+SIMULATED_SEED = "bidplane.dev/simulated-seed"
+SIMULATED_XID = "bidplane.dev/simulated-xid"  # an error its GPUs show
 SIMULATED_EXIT_CODE = "bidplane.dev/simulated-exit-code"
 SIMULATED_SAVED = "bidplane.dev/simulated-saved"  # by the node: how far a checkpoint got
 SIMULATED_DONE = "bidplane.dev/simulated-done"  # where it goes on from
@@ -69,4 +74,5 @@ TYPE_ATTRIBUTE = "type"  # gpu, or mig: a part of one
 LINK_DOMAIN_ATTRIBUTE = "bidplane.dev/linkDomain"
 SHARE_ATTRIBUTE = "bidplane.dev/share"  # of a part of a GPU, in the plane that leases it
 PARENT_ATTRIBUTE = "bidplane.dev/partOf"
-DEVICE_CLASS = "gpu.bidplane.dev"
+MIG_CAPABLE_ATTRIBUTE = "bidplane.dev/migCapable"
+DEVICE_CLASS = "gpu.bidplane.dev"  # and the driver that our nodes publish under

@@ -14,6 +14,7 @@ import enum
 import msgspec
 
 CLAIMED = "Claimed"
+DEVICE_READY = "Ready"  # condition of a device in a ResourceClaim: by the node that prepared it
 FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has released it
 
 

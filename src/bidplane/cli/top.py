@@ -254,7 +254,7 @@ def _table(picture: Picture, width: int, *, plain: bool = False) -> Table:
 def _columns(width: int) -> list[tuple[str, str, int | None, int | None]]:
     found: list[tuple[str, str, int | None, int | None]] = [
         ("NODE", "left", 4, 16 if width < _WIDE else None),
-        ("GPU", "left", 3, 10),
+        ("GPU", "left", 3, 12),
         ("UTIL", "right", 10, 10),
         ("MEM GIB", "right", 7, 9),
         ("LINK", "left", 4, 6),

@@ -13,8 +13,9 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
+from bidplane.core import parts
 from bidplane.kube.client import Object
-from bidplane.telemetry.model import Counters
+from bidplane.telemetry.model import Counters, ProcessMemory
 
 DeviceKey = tuple[str, str, str]  # driver, the slice's pool, name
 Use = tuple[str, str, str, str, str]  # and the claim on it: namespace, name
@@ -42,6 +43,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     pcie_rx_bytes_per_second: float | None = None
     link: str = ""  # x16; x4/16 when it was trained below what it could do
     link_domain: str = ""
+    processes: list[ProcessMemory] = []  # what each holds of its memory, where the source tells
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,48 +58,110 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows(seen: Seen) -> list[Row]:
-    """By node, then by the number in the device's name."""
-    leases: dict[DeviceKey, list[tuple[str, Object]]] = {}
-    for taken, share, lease in _leased(seen.leases):
-        leases.setdefault(taken, []).append((share, lease))
+    """By node, then by the number in the device's name; of one that is cut, a row for each part."""
     pods = dict(_reserved(seen.claims, seen.pods))
-    by_uuid = {one.uuid: one for one in seen.counters}
-    by_place = {(one.node, one.index): one for one in seen.counters}
+    held = _held(seen, {use[:3] for use in pods})
+    numbers = dict(_instances(seen.claims))
+    counters = {(one.uuid, one.instance): one for one in seen.counters}
+    by_place = {(one.node, one.index): one for one in seen.counters if not one.instance}
     health = {node["metadata"]["name"]: _node_health(node) for node in seen.nodes}
     found = []
     for piece in seen.slices:
         spec = piece["spec"]
         node = spec.get("nodeName", "")
         for device in spec.get("devices") or ():
-            key = spec["driver"], spec["pool"]["name"], device["name"]
             attributes = _attributes(device)
-            if attributes.get("type") == "mig" and key not in leases:
-                continue  # one of the many ways to cut a card, and nobody did
+            if attributes.get("type") == "mig":
+                continue  # a part: shown with its GPU, if somebody has it
+            key = spec["driver"], spec["pool"]["name"], device["name"]
             uuid = str(attributes.get("uuid", ""))
-            counters = by_uuid.get(uuid) or by_place.get((node, _number(device["name"])))
+            whole = counters.get((uuid, "")) or by_place.get((node, _number(device["name"])))
             row = Row(
                 node=node,
                 device=device["name"],
                 uuid=uuid,
                 product=str(attributes.get(labels.PRODUCT_ATTRIBUTE, "")),
-                health=_health(health.get(node, "no node"), device, counters),
+                health=_health(health.get(node, "no node"), device, whole),
                 link_domain=str(attributes.get(labels.LINK_DOMAIN_ATTRIBUTE, "")),
-                **_measured(counters),
+                **_measured(whole),
             )
-            for share, lease in leases.get(key, ()):
-                held = {"share": share, "pod": _pod(pods, key, lease), **_lease(lease)}
-                found.append(msgspec.structs.replace(row, **held))
-            if key not in leases:
-                found.append(msgspec.structs.replace(row, pod=_pod(pods, key, None)))
-    return sorted(found, key=lambda row: (row.node, _number(row.device), row.device, row.lease))
+            for one in held.get(key, [_Held()]):
+                use = one.part or key
+                told = counters.get((uuid, numbers.get(use, "?")))
+                found.append(
+                    msgspec.structs.replace(
+                        row,
+                        share=one.share,
+                        pod=_pod(pods, use, one.lease),
+                        **_lease(one.lease),
+                        **(_of_part(told) if one.part else {}),
+                    )
+                )
+    return sorted(
+        found, key=lambda row: (row.node, _number(row.device), row.device, row.share, row.lease)
+    )
 
 
-def _leased(leases: Iterable[Object]) -> Iterator[tuple[DeviceKey, str, Object]]:
-    for lease in leases:
-        if (lease.get("status") or {}).get("phase") != "Released":
-            for device in lease["spec"]["devices"]:
-                key = device["driver"], device["pool"], device["name"]
-                yield key, device.get("share", ""), lease
+class _Held(msgspec.Struct, frozen=True):
+    """Who has a GPU, or a part of it."""
+
+    lease: Object | None = None
+    share: str = ""
+    part: DeviceKey | None = None  # the device that a MIG instance is
+
+
+def _held(seen: Seen, claimed: set[DeviceKey]) -> dict[DeviceKey, list[_Held]]:
+    """By whole GPU: each lease on it, and each instance of it that is claimed without one."""
+    found: dict[DeviceKey, list[_Held]] = {}
+    known: set[DeviceKey] = set()
+    for lease in seen.leases:
+        if (lease.get("status") or {}).get("phase") == "Released":
+            continue
+        there = parts.on_host(lease, seen.slices)["spec"]["devices"]
+        for device, named in zip(lease["spec"]["devices"], there, strict=True):
+            key, name = _key(device), _key(named)
+            known.add(name)
+            own = name if name != key else None
+            found.setdefault(key, []).append(_Held(lease, device.get("share", ""), own))
+    gpus = {
+        (*_key_of(piece), str(_attributes(device).get("uuid"))): device["name"]
+        for piece in seen.slices
+        for device in piece["spec"].get("devices") or ()
+        if _attributes(device).get("type") != "mig"
+    }
+    for key, part in parts.of_slices(seen.slices).items():
+        gpu = gpus.get((key[0], key[1], part.gpu))
+        if key in claimed and key not in known and gpu is not None:
+            whole = key[0], key[1], gpu
+            found.setdefault(whole, []).append(_Held(None, part.slot.profile, key))
+    return found
+
+
+def _key(device: Object) -> DeviceKey:
+    return device["driver"], device["pool"], device["name"]
+
+
+def _key_of(piece: Object) -> tuple[str, str]:
+    return piece["spec"]["driver"], piece["spec"]["pool"]["name"]
+
+
+def _instances(claims: Iterable[Object]) -> Iterator[tuple[DeviceKey, str]]:
+    """The numbers under which the metrics of MIG instances are told, as their nodes say them."""
+    for claim in claims:
+        for one in (claim.get("status") or {}).get("devices") or ():
+            number = (one.get("data") or {}).get("gpuInstance")
+            if number is not None:
+                yield (one["driver"], one["pool"], one["device"]), str(number)
+
+
+def _of_part(told: Counters | None) -> dict[str, Any]:
+    """What is measured of an instance by itself; power, link and health are its GPU's."""
+    return {
+        "utilisation_percent": told.engine_percent if told else None,
+        "memory_used_bytes": told.memory_used_bytes if told else None,
+        "memory_total_bytes": told.memory_total_bytes if told else None,
+        "processes": [*told.processes] if told else [],
+    }
 
 
 def _pod(pods: Mapping[Use, str], key: DeviceKey, lease: Object | None) -> str:
@@ -175,6 +239,7 @@ def _measured(counters: Counters | None) -> dict[str, Any]:
         "power_watts": counters.power_watts,
         "pcie_tx_bytes_per_second": counters.pcie_tx_bytes_per_second,
         "pcie_rx_bytes_per_second": counters.pcie_rx_bytes_per_second,
+        "processes": [*counters.processes],
         "link": f"{link}/{most}" if counters.link_is_degraded else link,
     }
 

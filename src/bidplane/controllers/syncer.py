@@ -13,10 +13,19 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import AGENT, BID, EVENT, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    EVENT,
+    GPU_LEASE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    Kind,
+)
 from bidplane.api.lease import Phase
 from bidplane.controllers.claiming import claim
-from bidplane.core import claiming, translation
+from bidplane.core import claiming, parts, translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
@@ -242,6 +251,8 @@ class SyncerController:
             ]
             lease = translation.some_of(lease, claiming.devices_of(claims))
             own = translation.host_name(metadata["namespace"], metadata["name"])
+        # A MIG instance is a device of its own there, which its node makes.
+        lease = parts.on_host(lease, self._host[RESOURCE_SLICE].items())
         claim, status = translation.host_claim(plane.name, lease, own)
         name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
         with suppress(AlreadyExists):

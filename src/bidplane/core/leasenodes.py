@@ -14,6 +14,7 @@ from typing import Any
 from bidplane.api import labels
 from bidplane.api.kinds import GPU_LEASE, Object
 from bidplane.api.lease import Phase
+from bidplane.core import parts
 
 # A lease says nothing of CPU and memory yet; a pod's requests must not be what stops it.
 _ROOM = {"cpu": "256", "memory": "2Ti", "pods": "110", "ephemeral-storage": "1Ti"}
@@ -115,6 +116,7 @@ def taints(lease: Object) -> list[dict[str, Any]]:
 
 def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
     """The leased devices, with the attributes the host's slices give them. Goes with `node`."""
+    host_slices = list(host_slices)
     known = {
         (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
         for slice_ in host_slices
@@ -147,6 +149,7 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
                     device,
                     known.get((device["driver"], device["pool"], device["name"]))
                     or {"name": device["name"]},
+                    parts.published(lease, device, host_slices),
                 )
                 for device in devices
             ],
@@ -154,24 +157,28 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
     }
 
 
-def _shown(leased: Object, device: Object) -> dict[str, Any]:
+def _shown(leased: Object, device: Object, part: Object | None) -> dict[str, Any]:
     """The device as its holder sees it: of a part, named after it and no larger than it."""
     # What it takes from the host's counters is taken, and where it is, is the lease's node.
-    device = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
+    whole = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
     share, slots = leased.get("share", ""), list(leased.get("slots") or ())
     if not share:
-        return device
-    suffix = "-".join((re.sub(r"[^a-z0-9]+", "-", share), str(slots[0])))
-    capacity = {
-        name: {**value, "value": _eighths(value["value"], len(slots))}
-        for name, value in (device.get("capacity") or {}).items()
-    }
+        return whole
+    if part is not None:  # an instance says itself what it is
+        shown = {key: value for key, value in part.items() if key not in _OF_THE_HOST}
+        capacity = shown.get("capacity") or {}
+    else:
+        shown = whole
+        capacity = {
+            name: {**value, "value": _eighths(value["value"], len(slots))}
+            for name, value in (device.get("capacity") or {}).items()
+        }
     attributes = {
-        **(device.get("attributes") or {}),
+        **(shown.get("attributes") or {}),
         labels.PARENT_ATTRIBUTE: {"string": device["name"]},
         labels.SHARE_ATTRIBUTE: {"string": share},
     }
-    shown = {**device, "name": f"{device['name']}-{suffix}", "attributes": attributes}
+    shown = {**shown, "name": parts.shown_name(leased), "attributes": attributes}
     return {**shown, "capacity": capacity} if capacity else shown
 
 

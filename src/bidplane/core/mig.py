@@ -8,7 +8,7 @@ nobody has a part of. Each profile is a leaf with its own count; a whole GPU nee
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -51,6 +51,10 @@ _GIGABYTES = {
 }
 
 
+# What is known of a card: its gigabytes, by which the table above has its profiles; or these.
+Card = int | Mapping[str, Profile]
+
+
 class BadGeometry(ValueError):
     """A geometry no GPU can have; says which part and why."""
 
@@ -62,24 +66,34 @@ class Slot(msgspec.Struct, frozen=True, order=True):
     start: int  # the first memory slice
 
 
-def profiles(gigabytes: int) -> dict[str, Profile]:
-    """By name, the profiles of a GPU with that much memory; raises BadGeometry."""
-    if gigabytes not in _GIGABYTES:
+def profiles(card: Card) -> Mapping[str, Profile]:
+    """By name, what a card can be cut into; raises BadGeometry."""
+    if not isinstance(card, int):
+        return card
+    if card not in _GIGABYTES:
         known = ", ".join(map(str, _GIGABYTES))
-        raise BadGeometry(f"no GPU with {gigabytes} GB is known to have MIG; known are {known}")
-    return dict(zip(_GIGABYTES[gigabytes], _PROFILES, strict=True))
+        raise BadGeometry(f"no GPU with {card} GB is known to have MIG; known are {known}")
+    return dict(zip(_GIGABYTES[card], _PROFILES, strict=True))
 
 
-def problem(geometry: Sequence[Slot], gigabytes: int) -> str:
-    """Why no GPU with that much memory can be cut like that; "" if one can."""
-    known = profiles(gigabytes)
+def gigabytes(memory: int) -> int:
+    """
+    The size a card with so many bytes is sold as: drivers keep some for themselves, and makers
+    count in tens. The nearest whole number where no card that can be cut has about as much.
+    """
+    near = [size for size in _GIGABYTES if 0.9 <= memory / (size * 10**9) <= 1.12]
+    return near[0] if near else round(memory / 10**9)
+
+
+def problem(geometry: Sequence[Slot], card: Card) -> str:
+    """Why no such card can be cut like that; "" if one can."""
+    known = profiles(card)
     taken: dict[int, Slot] = {}
     compute = media = 0
     for slot in geometry:
         profile = known.get(slot.profile)
         if profile is None:
-            names = ", ".join(known)
-            return f"a GPU with {gigabytes} GB has no profile {slot.profile!r}; it has {names}"
+            return no_profile(slot.profile, card)
         if slot.start not in profile.starts:
             return f"{slot.profile} cannot start at memory slice {slot.start}"
         for at in range(slot.start, slot.start + profile.memory):
@@ -89,17 +103,23 @@ def problem(geometry: Sequence[Slot], gigabytes: int) -> str:
             taken[at] = slot
         compute += profile.compute
         media += profile.media
-    if compute > COMPUTE_SLICES:
-        return f"the profiles have {compute} compute slices; a GPU has {COMPUTE_SLICES}"
+    most = max((profile.compute for profile in known.values()), default=0)
+    if compute > most:
+        return f"the profiles have {compute} compute slices; a GPU has {most}"
     return "only one profile may have the media engines" if media > 1 else ""
 
 
-def leaves(geometry: Sequence[Slot], gigabytes: int) -> tuple[Leaf, ...]:
+def no_profile(name: str, card: Card) -> str:
+    what = f"a GPU with {card} GB" if isinstance(card, int) else "the card"
+    return f"{what} has no profile {name!r}; it has {', '.join(profiles(card)) or 'none'}"
+
+
+def leaves(geometry: Sequence[Slot], card: Card) -> tuple[Leaf, ...]:
     """What a GPU of that geometry sells, the dearest first; raises BadGeometry."""
-    wrong = problem(geometry, gigabytes)
+    wrong = problem(geometry, card)
     if wrong:
         raise BadGeometry(wrong)
-    known = profiles(gigabytes)
+    known = profiles(card)
     names = sorted({slot.profile for slot in geometry}, key=lambda n: (-known[n].weight, n))
     return tuple(
         Leaf(

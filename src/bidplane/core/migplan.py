@@ -73,11 +73,11 @@ class NoRoom(msgspec.Struct, frozen=True):
 
 
 def changes(
-    now: Mapping[str, Sequence[Slot]], wanted: Mapping[str, Sequence[Slot]], gigabytes: int
+    now: Mapping[str, Sequence[Slot]], wanted: Mapping[str, Sequence[Slot]], card: mig.Card
 ) -> list[Operation]:
     """From one set of instances to another, room before use; raises `mig.BadGeometry`."""
     for gpu, slots in wanted.items():
-        wrong = mig.problem(slots, gigabytes)
+        wrong = mig.problem(slots, card)
         if wrong:
             raise mig.BadGeometry(f"{gpu}: {wrong}")
     gone = [
@@ -94,16 +94,16 @@ def changes(
 
 
 def place(
-    profile: str, gpus: Mapping[str, Sequence[Slot]], gigabytes: int
+    profile: str, gpus: Mapping[str, Sequence[Slot]], card: mig.Card
 ) -> tuple[str, Slot] | None:
     """Where to make one: the place that leaves most to be made, the first of equals."""
     best: tuple[int, int, str, Slot] | None = None
     for gpu, slots in sorted(gpus.items()):
-        before = _potential(slots, gigabytes)
-        for slot in _slots(profile, gigabytes):
-            if mig.problem([*slots, slot], gigabytes):
+        before = _potential(slots, card)
+        for slot in _slots(profile, card):
+            if mig.problem([*slots, slot], card):
                 continue
-            lost = before - _potential([*slots, slot], gigabytes)
+            lost = before - _potential([*slots, slot], card)
             # A GPU that is cut already rather than a whole one.
             candidate = (lost, int(not slots), gpu, slot)
             if best is None or candidate < best:
@@ -111,22 +111,20 @@ def place(
     return (best[2], best[3]) if best else None
 
 
-def _potential(slots: Sequence[Slot], gigabytes: int) -> int:
+def _potential(slots: Sequence[Slot], card: mig.Card) -> int:
     """What could still be made, each instance by its weight: a rough measure of what is left."""
     return sum(
         profile.weight
-        for name, profile in mig.profiles(gigabytes).items()
+        for name, profile in mig.profiles(card).items()
         for start in profile.starts
-        if not mig.problem([*slots, Slot(name, start)], gigabytes)
+        if not mig.problem([*slots, Slot(name, start)], card)
     )
 
 
-def _slots(profile: str, gigabytes: int) -> list[Slot]:
-    known = mig.profiles(gigabytes)
+def _slots(profile: str, card: mig.Card) -> list[Slot]:
+    known = mig.profiles(card)
     if profile not in known:
-        raise mig.BadGeometry(
-            f"a GPU with {gigabytes} GB has no profile {profile!r}; it has {', '.join(known)}"
-        )
+        raise mig.BadGeometry(mig.no_profile(profile, card))
     return [Slot(profile, start) for start in known[profile].starts]
 
 
@@ -134,7 +132,7 @@ def repack(
     profile: str,
     gpus: Sequence[str],
     instances: Sequence[Instance],
-    gigabytes: int,
+    card: mig.Card,
     *,
     pays: int,
 ) -> Repacking | NoRoom:
@@ -146,8 +144,8 @@ def repack(
     found = [
         repacking
         for gpu in sorted(gpus)
-        for slot in _slots(profile, gigabytes)
-        if (repacking := _with_room(gpu, slot, gpus, instances, gigabytes)) is not None
+        for slot in _slots(profile, card)
+        if (repacking := _with_room(gpu, slot, gpus, instances, card)) is not None
     ]
     if not found:
         return NoRoom(f"no moves of movable instances make room for a {profile}")
@@ -158,21 +156,21 @@ def repack(
 
 
 def _with_room(
-    gpu: str, slot: Slot, gpus: Sequence[str], instances: Sequence[Instance], gigabytes: int
+    gpu: str, slot: Slot, gpus: Sequence[str], instances: Sequence[Instance], card: mig.Card
 ) -> Repacking | None:
     here = [one for one in instances if one.gpu == gpu]
-    stay = [one for one in here if not _overlap(one.slot, slot, gigabytes)]
-    away = [one for one in here if _overlap(one.slot, slot, gigabytes)]
+    stay = [one for one in here if not _overlap(one.slot, slot, card)]
+    away = [one for one in here if _overlap(one.slot, slot, card)]
     if not all(one.movable for one in away) or mig.problem(
-        [slot, *(one.slot for one in stay)], gigabytes
+        [slot, *(one.slot for one in stay)], card
     ):
         return None
     state = {name: [one.slot for one in instances if one.gpu == name] for name in gpus}
     state[gpu] = [slot, *(one.slot for one in stay)]
     # The largest first: it has the fewest places to go.
-    known = mig.profiles(gigabytes)
+    known = mig.profiles(card)
     away.sort(key=lambda one: (-known[one.slot.profile].memory, one.id))
-    homes = _homes(away, state, gigabytes, [_MOST_LOOKS])
+    homes = _homes(away, state, card, [_MOST_LOOKS])
     if homes is None:
         return None
     moves = tuple(
@@ -182,28 +180,28 @@ def _with_room(
 
 
 def _homes(
-    away: Sequence[Instance], state: dict[str, list[Slot]], gigabytes: int, looks: list[int]
+    away: Sequence[Instance], state: dict[str, list[Slot]], card: mig.Card, looks: list[int]
 ) -> list[tuple[str, Slot]] | None:
     if not away:
         return []
     first, *rest = away
     for gpu in sorted(state):
-        for slot in _slots(first.slot.profile, gigabytes):
+        for slot in _slots(first.slot.profile, card):
             looks[0] -= 1
             if looks[0] < 0:
                 return None
-            if mig.problem([*state[gpu], slot], gigabytes):
+            if mig.problem([*state[gpu], slot], card):
                 continue
             state[gpu].append(slot)
-            homes = _homes(rest, state, gigabytes, looks)
+            homes = _homes(rest, state, card, looks)
             state[gpu].pop()
             if homes is not None:
                 return [(gpu, slot), *homes]
     return None
 
 
-def _overlap(one: Slot, other: Slot, gigabytes: int) -> bool:
-    known = mig.profiles(gigabytes)
+def _overlap(one: Slot, other: Slot, card: mig.Card) -> bool:
+    known = mig.profiles(card)
     end, other_end = (slot.start + known[slot.profile].memory for slot in (one, other))
     both_media = known[one.profile].media and known[other.profile].media
     return (one.start < other_end and other.start < end) or both_media

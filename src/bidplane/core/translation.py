@@ -17,6 +17,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, SECRET, Kind, Object
+from bidplane.core.parts import shown_name
 
 _LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
 # Of a million names of one agent, the chance that any two meet is one in five hundred.
@@ -156,8 +157,8 @@ def host_pod(agent: str, pod: Object, lease: Object, claim: str = "") -> dict[st
 
 
 def some_of(lease: Object, devices: Collection[str]) -> Object:
-    """The lease, as if it had only the devices of these names."""
-    kept = [device for device in lease["spec"]["devices"] if device["name"] in devices]
+    """The lease, as if it had only the devices its agent knows by these names."""
+    kept = [one for one in lease["spec"]["devices"] if shown_name(one) in devices]
     return {**lease, "spec": {**lease["spec"], "devices": kept}}
 
 

@@ -12,7 +12,7 @@ engine keeps nothing that the ledger does not have, so a new one simply goes on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -69,7 +69,7 @@ class Engine:
             _observe(commit, snapshot)
             standing = standing_bids(commit, snapshot)
             shop = inventory.shop(snapshot.pools, snapshot.devices, standing)
-            _breach(commit, shop.stocks)
+            _breach(commit, shop.stocks, snapshot.unusable)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)
             _charge_for_early(commit, snapshot, shop.stocks, early)
@@ -148,10 +148,11 @@ def _observe(commit: Commit, snapshot: Snapshot) -> None:
             leases.release(commit, lease.id, Event.UNCLAIMED)
 
 
-def _breach(commit: Commit, stock: Sequence[Stock]) -> None:
+def _breach(commit: Commit, stock: Sequence[Stock], unusable: Collection[str]) -> None:
     """
-    A running lease whose device is gone pays no more from now on, and pays again when it is
-    back. One that was won and has not begun is void: its holder bids anew.
+    A running lease whose device is gone, or could not be made ready, pays no more from now on,
+    and pays again when it is back. One that was won and has not begun is void: its holder
+    bids anew.
     """
     here: dict[str, set[Device]] = {}
     for item in stock:
@@ -163,9 +164,9 @@ def _breach(commit: Commit, stock: Sequence[Stock]) -> None:
         if lease.phase is Phase.PENDING:
             if gone:
                 leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
-        elif gone and not lease.breached_at:
-            leases.breach(commit, lease.id)
-        elif lease.breached_at and not gone:
+        elif (gone or lease.id in unusable) and not lease.breached_at:
+            leases.breach(commit, lease.id, unused=lease.id in unusable)
+        elif lease.breached_at and not gone and lease.id not in unusable:
             leases.mend(commit, lease.id)
 
 

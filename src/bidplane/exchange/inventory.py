@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bidplane.api import labels
 from bidplane.api.bid import BidReason
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import Divides
@@ -178,13 +179,26 @@ def _leaves(pool: PoolView, views: Sequence[DeviceView]) -> tuple[tuple[Leaf, ..
     sizes = {view.traits.get("memory", "") for view in views}
     if not sizes:
         return (), ""
+    uncut = [view.device.name for view in views if not _can_be_cut(view)]
+    if uncut:
+        return (), (
+            f"{len(uncut)} of {len(views)} GPUs cannot be cut by MIG: in a fleet file say"
+            " `mig: true` of their nodes; where only some can be, add"
+            f" {labels.MIG_CAPABLE_ATTRIBUTE} to sellBy"
+        )
     if len(sizes) > 1:
         return (), "MIG needs `memory` in sellBy: a geometry is one for each size of memory"
     try:
-        gigabytes = int(parse_quantity(min(sizes)) / (1 << 30))
+        gigabytes = mig.gigabytes(int(parse_quantity(min(sizes))))
         return mig.leaves(pool.geometry, gigabytes), ""
     except ValueError as error:  # BadGeometry, or a memory that is no quantity
         return (), f"geometry: {error}"
+
+
+def _can_be_cut(view: DeviceView) -> bool:
+    """Our own nodes say it; of others' it is their driver that knows."""
+    ours = view.device.driver == labels.DEVICE_CLASS
+    return not ours or view.traits.get(labels.MIG_CAPABLE_ATTRIBUTE) == "True"
 
 
 def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:

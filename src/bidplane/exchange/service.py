@@ -12,7 +12,15 @@ import asyncio
 import structlog
 
 from bidplane.api.bid import BidStatus
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE, Kind
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    GPU_LEASE,
+    POOL,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    Kind,
+)
 from bidplane.api.lease import Phase
 from bidplane.core.market.early import Bucket
 from bidplane.exchange import snapshot
@@ -30,7 +38,7 @@ from bidplane.runtime.credentials import Tokens
 ROUND_SECONDS = 1.0
 EARLIEST_SECONDS = 0.05  # between two rounds, whatever happens
 QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
-KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, GPU_LEASE)
+KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, RESOURCE_CLAIM, GPU_LEASE)
 
 log = structlog.get_logger(__name__)
 
@@ -129,6 +137,7 @@ class Exchange:
             bids=self.informers[BID].items(),
             slices=self.informers[RESOURCE_SLICE].items(),
             leases=self.informers[GPU_LEASE].items(),
+            claims=self.informers[RESOURCE_CLAIM].items(),
         )
 
     def _cap_of(self, uid: str) -> int | None:

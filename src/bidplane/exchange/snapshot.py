@@ -16,7 +16,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
-from bidplane.api.lease import CLAIMED, Device
+from bidplane.api.lease import CLAIMED, DEVICE_READY, Device
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core.asks import shape_problems
@@ -96,6 +96,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceView, ...] = ()
     claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
     left: frozenset[str] = frozenset()  # leases whose release was asked for
+    unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
 
 
 def take(
@@ -105,6 +106,7 @@ def take(
     bids: Iterable[Object],
     slices: Iterable[Object],
     leases: Iterable[Object],
+    claims: Iterable[Object] = (),
 ) -> Snapshot:
     leases = list(leases)
     return Snapshot(
@@ -116,7 +118,22 @@ def take(
         # no block of it is in use any more.
         claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
         left=frozenset(_left(leases)),
+        unusable=frozenset(_unusable(claims)),
     )
+
+
+def _unusable(claims: Iterable[Object]) -> Iterator[str]:
+    """Leases whose claim says that a device of theirs could not be made ready."""
+    for claim in claims:
+        lease = (claim["metadata"].get("labels") or {}).get(labels.LEASE, "")
+        conditions = [
+            condition
+            for device in (claim.get("status") or {}).get("devices") or ()
+            for condition in device.get("conditions") or ()
+            if condition.get("type") == DEVICE_READY
+        ]
+        if lease and any(condition.get("status") == "False" for condition in conditions):
+            yield lease.removeprefix(LEASE_PREFIX).partition("-")[0]
 
 
 def _left(leases: Iterable[Object]) -> Iterator[str]:

@@ -294,10 +294,16 @@ def take_up(
     )
 
 
-def breach(commit: Commit, id: str) -> Lease:
-    """A device of it is gone: its rent stops here, and giving it back costs nothing more."""
+def breach(commit: Commit, id: str, *, unused: bool = False) -> Lease:
+    """
+    A device of it is gone: its rent stops here, and giving it back costs nothing more. One that
+    was `unused`, because its device was never made ready, does not owe what ran up since its
+    last bill either.
+    """
     lease = _lease(commit, id)
     meter = lease.meter(commit.at)
+    if unused and lease.settled_at == lease.active_at:
+        meter = Meter(-lease.charged * MICRO_CREDIT, commit.at)  # as it was when it began
     lease = _metered(msgspec.structs.replace(lease, breached_at=commit.at), meter)
     commit.change_lease(lease)
     return lease

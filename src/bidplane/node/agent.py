@@ -19,11 +19,12 @@ import structlog
 
 from bidplane.api import labels
 from bidplane.api.kinds import LEASE, NODE, RESOURCE_SLICE
+from bidplane.core.topology import LINKS_ANNOTATION
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, rfc3339, rfc3339_micro
 from bidplane.machinery.events import Recorder
-from bidplane.node.inventory import Inventory, uuids
+from bidplane.node.inventory import Inventory
 from bidplane.node.inventory.slices import DRIVER, degraded
 from bidplane.node.server import WEBSOCKETS
 
@@ -38,7 +39,7 @@ SANDBOX_CONDITION = "Sandboxed"
 
 log = structlog.get_logger(__name__)
 
-DevicesAre = Callable[[Mapping[tuple[str, str, str], str]], None]
+DevicesAre = Callable[[Sequence[Object]], None]  # told the slices, at every look
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +65,7 @@ class NodeAgent:
         inventory: Inventory,
         *,
         clock: Clock,
-        devices_are: DevicesAre = lambda present: None,
+        devices_are: DevicesAre = lambda slices: None,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -73,6 +74,7 @@ class NodeAgent:
         self._devices_are = devices_are
         self._recorder = Recorder("kubelet", clock=clock)
         self._uid = ""
+        self._links = ""  # as they were told last
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
@@ -242,7 +244,8 @@ class NodeAgent:
     async def _publish(self) -> None:
         """The node's slices as the inventory has them, all in one generation; others go."""
         wanted = {one["metadata"]["name"]: one for one in self._inventory.slices()}
-        self._devices_are(uuids(list(wanted.values())))
+        self._devices_are(list(wanted.values()))
+        await self._tell_links()
         listing = await self._client.list(
             RESOURCE_SLICE, fields=f"spec.nodeName={self._identity.name}"
         )
@@ -270,6 +273,14 @@ class NodeAgent:
         for name in known.keys() - wanted.keys():
             with suppress(NotFound):
                 await self._client.delete(RESOURCE_SLICE, name)
+
+    async def _tell_links(self) -> None:
+        """How the devices are joined, which no attribute of one of them can say."""
+        links = self._inventory.links()
+        if links != self._links:
+            note = {"metadata": {"annotations": {LINKS_ANNOTATION: links or None}}}
+            await self._client.patch(NODE, self._identity.name, note)
+            self._links = links
 
     async def _publish_one(self, spec: Object, name: str, *, exists: bool) -> None:
         if exists:

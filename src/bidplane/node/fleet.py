@@ -107,6 +107,7 @@ class PoolDeclaration(
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     nodes: list[NodeDeclaration]
     pools: list[PoolDeclaration] = []
+    seed: int = 0  # of what simulated pods leave to chance
 
     def products(self) -> list[str]:
         return sorted({node.product for node in self.nodes})
@@ -187,6 +188,13 @@ def _pool_problems(fleet: Fleet) -> Iterator[str]:
         declared.add(pool.product)
         if pool.product not in products:
             yield f"the pool of {pool.product!r}: no node has that product"
+        if pool.divides is Divides.MIG:
+            for node in fleet.nodes:
+                if node.product == pool.product and not node.mig:
+                    yield (
+                        f"the pool of {pool.product!r} divides GPUs by MIG, and node {node.name!r}"
+                        " cannot: say `mig: true` there"
+                    )
         try:
             parse_price(pool.floor_price)
         except ValueError as error:

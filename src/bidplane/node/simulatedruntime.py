@@ -14,7 +14,8 @@ from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.node.api import ExecSession, LogOptions
-from bidplane.node.simulated import SimulatedNodes, began_at, devices_of
+from bidplane.node.simulated import SimulatedNodes
+from bidplane.node.simulatedstatus import began_at, devices_of
 
 Line = tuple[float, bytes]
 
@@ -56,7 +57,7 @@ class SimulatedRuntime:
         name = pod["metadata"]["name"]
         if container not in [known["name"] for known in pod["spec"]["containers"]]:
             raise _bad(f"container {container} is not valid for pod {name}")
-        if not (pod.get("status") or {}).get("startTime"):
+        if (pod.get("status") or {}).get("phase", "Pending") == "Pending":
             raise _bad(f'container "{container}" in pod "{name}" is waiting to start')
 
     async def _lines(self, pod: Object, container: str, options: LogOptions) -> AsyncIterator[Line]:

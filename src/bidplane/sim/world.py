@@ -57,6 +57,7 @@ class World:
         self._tasks: dict[Part, asyncio.Task[None]] = {}
         self._killers: set[asyncio.Task[None]] = set()
         self.ledger: Ledger | None = None  # while the exchange is up
+        self.nodes: SimulatedNodes | None = None  # the newest
         self._down = asyncio.Event()  # set when the server of this moment is killed
         self.steps: Counter[Part] = Counter()
         self._planned: dict[tuple[Part, int], float] = {}  # how long it stays down
@@ -108,8 +109,8 @@ class World:
                     self._stepping(part), self.ledger, self._tokens, clock=self.clock
                 ).run()
             case "node":
-                nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
-                work = run_nodes(nodes, clock=self.clock)
+                self.nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
+                work = run_nodes(self.nodes, clock=self.clock)
         self._spawn(part, work)
 
     async def kill(self, part: Part) -> None:

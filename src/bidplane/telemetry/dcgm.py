@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from bidplane.telemetry.model import Counters, Holder
+from bidplane.telemetry.model import Counters, Holder, ProcessMemory
 
 MIB = 1 << 20
 PREFIX = "DCGM_FI_"
@@ -32,6 +32,9 @@ class Metric(msgspec.Struct, frozen=True):
 
 METRICS = {
     "DCGM_FI_DEV_GPU_UTIL": Metric("utilisation_percent", "GPU utilization (in %)."),
+    "DCGM_FI_PROF_GR_ENGINE_ACTIVE": Metric(
+        "engine_percent", "Ratio of time the graphics engine is active.", 100
+    ),
     "DCGM_FI_DEV_FB_USED": Metric("memory_used_bytes", "Framebuffer memory used (in MiB).", MIB),
     "DCGM_FI_DEV_FB_FREE": Metric("memory_free_bytes", "Framebuffer memory free (in MiB).", MIB),
     "DCGM_FI_DEV_POWER_USAGE": Metric("power_watts", "Power draw (in W)."),
@@ -55,7 +58,20 @@ _WHOLE = {
     "pcie_link_generation",
     "xid",
 }
-_LABELS = ("gpu", "UUID", "device", "modelName", "Hostname", "namespace", "pod", "container")
+_LABELS = (
+    "gpu",
+    "UUID",
+    "device",
+    "modelName",
+    "GPU_I_PROFILE",
+    "GPU_I_ID",
+    "Hostname",
+    "namespace",
+    "pod",
+    "container",
+)
+# DCGM has no such metric; on the same page, under a name of our own.
+PROCESS_MEMORY = "bidplane_gpu_process_memory_bytes"
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -72,14 +88,20 @@ def exposition(counters: Iterable[Counters]) -> bytes:
         name: GaugeMetricFamily(name, metric.help, labels=_LABELS)
         for name, metric in METRICS.items()
     }
+    processes = GaugeMetricFamily(
+        PROCESS_MEMORY, "What a process holds of a GPU's memory.", labels=(*_LABELS, "pid")
+    )
     for one in counters:
         labels = _labels(one)
         for name, metric in METRICS.items():
             value = getattr(one, metric.field)
             if value is not None:
                 families[name].add_metric(labels, value / metric.unit)
+        for process in one.processes:
+            if process.bytes is not None:
+                processes.add_metric([*labels, str(process.pid)], process.bytes)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(list(families.values())))
+    registry.register(_Once([*families.values(), processes]))
     return generate_latest(registry)
 
 
@@ -100,6 +122,8 @@ def _labels(one: Counters) -> list[str]:
         one.uuid,
         f"nvidia{one.index}",
         one.product,
+        one.profile,
+        one.instance,
         one.node,
         holder.namespace,
         holder.pod,
@@ -112,27 +136,38 @@ def parse(page: str) -> list[Point]:
     return [
         Point(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(page)
-        if family.name.startswith(PREFIX)
+        if family.name.startswith(PREFIX) or family.name == PROCESS_MEMORY
         for sample in family.samples
     ]
 
 
 def counters(points: Iterable[Point]) -> list[Counters]:
-    """One `Counters` for each device that is named, by node and number."""
-    fields: dict[tuple[str, str], dict[str, Any]] = {}
+    """
+    One `Counters` for each device that is named, by node and number; the MIG instances of a GPU
+    after it.
+    """
+    fields: dict[tuple[str, str, str], dict[str, Any]] = {}
     for point in points:
         metric = METRICS.get(point.name)
         uuid = point.labels.get("UUID", "")
-        if metric is None or not uuid or point.labels.get("GPU_I_ID"):
-            continue  # a MIG slice has its own UUID label only in newer exporters
-        node = _node(point.labels)
-        known = fields.setdefault((node, uuid), {})
-        value = point.value * metric.unit
-        if value == value:  # not a number is not a value
-            known[metric.field] = int(value) if metric.field in _WHOLE else value
+        if (metric is None and point.name != PROCESS_MEMORY) or not uuid:
+            continue
+        instance = point.labels.get("GPU_I_ID", "")
+        known = fields.setdefault((_node(point.labels), uuid, instance), {})
         known |= _named(point.labels)
-    found = [Counters(node=node, uuid=uuid, **known) for (node, uuid), known in fields.items()]
-    return sorted(found, key=lambda one: (one.node, one.index, one.uuid))
+        if point.value != point.value:
+            continue  # not a number is not a value
+        if metric is not None:
+            value = point.value * metric.unit
+            known[metric.field] = int(value) if metric.field in _WHOLE else value
+        elif (pid := point.labels.get("pid", "")).isdecimal():
+            process = ProcessMemory(pid=int(pid), bytes=int(point.value))
+            known["processes"] = (*known.get("processes", ()), process)
+    found = [
+        Counters(node=node, uuid=uuid, instance=instance, **known)
+        for (node, uuid, instance), known in fields.items()
+    ]
+    return sorted(found, key=lambda one: (one.node, one.index, one.uuid, one.instance))
 
 
 def _node(labels: Mapping[str, str]) -> str:
@@ -147,6 +182,7 @@ def _named(labels: Mapping[str, str]) -> dict[str, Any]:
     named: dict[str, Any] = {
         "index": int(number) if number.isdecimal() else 0,
         "product": labels.get("modelName", ""),
+        "profile": labels.get("GPU_I_PROFILE", ""),
     }
     # A Prometheus that scrapes by Kubernetes' discovery keeps the exporter's own labels apart.
     pod = labels.get("exported_pod") or labels.get("pod")

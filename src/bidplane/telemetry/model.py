@@ -30,6 +30,10 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     index: int  # the device's number on its node
     uuid: str
     product: str = ""
+    # Of a MIG instance, which has the UUID of its GPU: its profile, and its number there.
+    profile: str = ""
+    instance: str = ""
+    engine_percent: float | None = None  # of the time, in which any of its engines worked
     utilisation_percent: float | None = None
     memory_used_bytes: int | None = None
     memory_free_bytes: int | None = None

@@ -6,13 +6,29 @@ ask in the same second are told the same, and a restart changes nothing.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
-from bidplane.telemetry.model import Counters, Holder
+import msgspec
+
+from bidplane.telemetry.model import Counters, Holder, ProcessMemory
 
 _IDLE_WATTS, _BUSY_WATTS = 70.0, 650.0
 _CONTEXT_BYTES = 512 << 20  # what a driver keeps for itself
 _LINK_BYTES_PER_SECOND = 2e9 * 16  # of sixteen lanes, generation 4
 _LINK_LOAD = 0.2  # of what the link could carry, on a GPU that is always busy
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What a device works for, and how hard; nothing, if it has no holder."""
+
+    holder: Holder | None = None
+    busy_percent: float = 85.0
+    memory_percent: float = 60.0
+    xid: int = 0
+    pid: int = 1
+
+
+_IDLE = Load()
 
 
 def simulated(
@@ -23,37 +39,49 @@ def simulated(
     product: str,
     memory_bytes: int,
     now: float,
-    holder: Holder | None = None,
-    busy_percent: float = 85.0,
-    memory_percent: float = 60.0,
+    load: Load = _IDLE,
+    profile: str = "",
+    instance: str = "",
+    is_cut: bool = False,
     link_width: int = 16,
     link_width_max: int = 16,
     link_generation: int = 4,
     xid: int = 0,
 ) -> Counters:
-    """`busy_percent` and `memory_percent` are what its pod asks to be shown, when it has one."""
-    sway = _sway(f"{uuid}/{int(now)}")
-    load = min(100.0, max(0.0, busy_percent * (0.95 + 0.1 * sway))) if holder else 0.0
-    used = int(memory_bytes * min(memory_percent, 100.0) / 100) if holder else 0
+    """
+    A GPU, or with a `profile` an instance of one. Drivers tell no utilisation of a GPU that is
+    cut, and of an instance only its memory and how long its engines worked.
+    """
+    sway = _sway(f"{uuid}/{instance}/{int(now)}")
+    busy = load.busy_percent * (0.95 + 0.1 * sway) if load.holder else 0.0
+    busy = min(100.0, max(0.0, busy))
+    used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if load.holder else 0
     used = min(memory_bytes, max(used, _CONTEXT_BYTES))
-    traffic = _LINK_BYTES_PER_SECOND * link_width / 16 * load / 100 * _LINK_LOAD
+    common: dict[str, Any] = {
+        "node": node,
+        "index": index,
+        "uuid": uuid,
+        "product": product,
+        "memory_used_bytes": used,
+        "memory_free_bytes": memory_bytes - used,
+        "engine_percent": float(round(busy)),
+        "holder": load.holder,
+        "processes": (ProcessMemory(pid=load.pid, bytes=used),) if load.holder else (),
+    }
+    if instance:
+        return Counters(**common, profile=profile, instance=instance, xid=load.xid or xid)
+    traffic = _LINK_BYTES_PER_SECOND * link_width / 16 * busy / 100 * _LINK_LOAD
     return Counters(
-        node=node,
-        index=index,
-        uuid=uuid,
-        product=product,
-        utilisation_percent=round(load),
-        memory_used_bytes=used,
-        memory_free_bytes=memory_bytes - used,
-        power_watts=round(_IDLE_WATTS + (_BUSY_WATTS - _IDLE_WATTS) * load / 100, 1),
-        temperature_celsius=round(30 + 45 * load / 100),
+        **common,
+        utilisation_percent=None if is_cut else round(busy),
+        power_watts=round(_IDLE_WATTS + (_BUSY_WATTS - _IDLE_WATTS) * busy / 100, 1),
+        temperature_celsius=round(30 + 45 * busy / 100),
         pcie_tx_bytes_per_second=round(traffic * sway),
         pcie_rx_bytes_per_second=round(traffic),
         pcie_link_width=link_width,
         pcie_link_width_max=link_width_max,
         pcie_link_generation=link_generation,
-        xid=xid,
-        holder=holder,
+        xid=load.xid or xid,
     )
 
 

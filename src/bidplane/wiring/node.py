@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from bidplane.api.kinds import POD
 from bidplane.errors import ApiError, UserError
-from bidplane.kube.client import Client
+from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.machinery.informer import Informer
 from bidplane.node import simulatedmetrics
@@ -19,6 +20,7 @@ from bidplane.node.agent import Identity, NodeAgent
 from bidplane.node.auth import Gate, InstallationGate, ReviewGate
 from bidplane.node.fleet import Fleet
 from bidplane.node.inventory import Inventory, uuids
+from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process.runtime import ProcessRuntime
 from bidplane.node.process.settings import Settings
 from bidplane.node.process.supplies import TokenClient
@@ -88,11 +90,24 @@ class ProcessNode:
     ) -> None:
         self._client, self._name, self._clock = client, identity.name, clock
         self.pods = Informer(client, POD, clock=clock, fields=f"spec.nodeName={identity.name}")
-        self.runtime = ProcessRuntime(client, self.pods, settings, tokens=tokens, clock=clock)
-        self.runtime.devices_are(uuids(inventory.slices()))
-        self.agent = NodeAgent(
-            client, identity, inventory, clock=clock, devices_are=self.runtime.devices_are
+        cards = inventory.instances(settings.state)
+        self.partitions = (
+            Partitions(cards, file=settings.state / "partitions.json") if cards else None
         )
+        self.runtime = ProcessRuntime(
+            client, self.pods, settings, tokens=tokens, partitions=self.partitions, clock=clock
+        )
+        self._devices_are(inventory.slices())
+        self.agent = NodeAgent(
+            client, identity, inventory, clock=clock, devices_are=self._devices_are
+        )
+
+    def _devices_are(self, slices: Sequence[Object]) -> None:
+        present = uuids(slices)
+        if self.partitions is not None:
+            self.partitions.slices_are(slices)
+            present = {key: id for key, id in present.items() if key not in self.partitions.lost}
+        self.runtime.devices_are(present)
 
     async def _counters(self) -> list[Counters]:
         """Of this machine's GPUs; none where no driver is."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
+from bidplane.core import mig
+from bidplane.core.topology import links_text
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.fleet import NodeDeclaration, machine_of
+from bidplane.node.inventory.instances import Instances, SimulatedInstances
 from bidplane.node.inventory.slices import slices_of
 
 
@@ -15,10 +19,22 @@ class Inventory(Protocol):
     def slices(self) -> Sequence[Object]:
         """All of the node's ResourceSlices as they are now; read again from time to time."""
 
+    def links(self) -> str:
+        """How its devices are joined, for the node's annotation; empty if there is none."""
+
+    def instances(self, folder: Path) -> Instances | None:
+        """Who cuts its cards, if they can be; `folder` is for what must be remembered."""
+
 
 class NoDevices:
     def slices(self) -> Sequence[Object]:
         return ()
+
+    def links(self) -> str:
+        return ""
+
+    def instances(self, folder: Path) -> Instances | None:
+        return None
 
 
 class DeclaredDevices:
@@ -29,6 +45,18 @@ class DeclaredDevices:
 
     def slices(self) -> Sequence[Object]:
         return slices_of(machine_of(self._node), taint_degraded=self._node.taint_degraded)
+
+    def links(self) -> str:
+        return links_text(machine_of(self._node))
+
+    def instances(self, folder: Path | None) -> SimulatedInstances | None:
+        """The cards are not here: which instances they have is a file."""
+        machine = machine_of(self._node)
+        if not self._node.mig:
+            return None
+        card = mig.gigabytes(machine.gpus[0].memory)
+        file = folder / "cards.json" if folder is not None else None
+        return SimulatedInstances([gpu.uuid for gpu in machine.gpus], card, file)
 
 
 def this_machine(node: str) -> Inventory:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
-from bidplane.core.topology import Gpu, Machine
+from bidplane.core.topology import Gpu, Machine, links_text
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.inventory.instances import NvmlInstances
@@ -99,6 +99,12 @@ class NvmlDevices:
 
     def slices(self) -> Sequence[Object]:
         return slices_of(self.machine(), taint_degraded=self._taint_degraded)
+
+    def links(self) -> str:
+        return links_text(self.machine())
+
+    def instances(self, folder: Path) -> NvmlInstances:
+        return self._instances
 
     def machine(self) -> Machine:
         nvml = self._nvml

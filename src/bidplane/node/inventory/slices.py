@@ -18,7 +18,7 @@ from bidplane.core import mig
 from bidplane.core.topology import Gpu, Machine, link_domains
 from bidplane.wire.quantity import canonical
 
-DRIVER = "gpu.bidplane.dev"
+DRIVER = labels.DEVICE_CLASS
 DEGRADED_TAINT = "bidplane.dev/degraded"
 SICK_TAINT = "bidplane.dev/xid"
 MOST_DEVICES = 64  # in a slice whose devices take from counters
@@ -86,9 +86,10 @@ def _profiles(gpu: Gpu) -> Mapping[str, mig.Profile]:
     """What it can be cut into: as the card says; else by its memory; none if that is not known."""
     if gpu.profiles:
         return gpu.profiles
-    size = gpu.memory / 10**9
-    known = next((known for known in (40, 80, 141, 180) if 0.9 <= size / known <= 1.12), 0)
-    return mig.profiles(known) if known else {}
+    try:
+        return mig.profiles(mig.gigabytes(gpu.memory))
+    except mig.BadGeometry:
+        return {}
 
 
 def _memory_slices(gpu: Gpu) -> int:
@@ -152,8 +153,8 @@ def _common(machine: Machine, gpu: Gpu, domain: int) -> Json:
         found["bidplane.dev/degraded"] = {"bool": gpu.is_degraded}
     to_one = [count for pair, count in machine.nvlinks.items() if gpu.index in pair]
     found["bidplane.dev/nvlinksPerPeer"] = {"int": max(to_one, default=0)}
-    if gpu.mig:
-        found["bidplane.dev/migCapable"] = {"bool": True}
+    if gpu.mig and _profiles(gpu):
+        found[labels.MIG_CAPABLE_ATTRIBUTE] = {"bool": True}
     return found
 
 
@@ -174,7 +175,7 @@ def _part(machine: Machine, gpu: Gpu, domain: int, name: str, start: int) -> Jso
             "parentUUID": {"string": gpu.uuid},
             **_common(machine, gpu, domain),
         },
-        "capacity": {"memory": {"value": f"{memory // 2**20}Mi"}},
+        "capacity": {"memory": {"value": canonical(f"{memory // 2**20}Mi")}},
         "consumesCounters": [_taken(gpu, profile, start)],
     }
 

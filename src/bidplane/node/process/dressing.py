@@ -66,7 +66,7 @@ def dress(
     """Everything about how a container of the pod is run."""
     image = _image(spec, settings)
     devices = of_container(spec, supplied.devices)
-    ids = [present.get(device.key, device.device) for device in devices]
+    ids = [device.uuid or present.get(device.key, device.device) for device in devices]
     env = _environment(pod, spec, image, supplied, settings)
     # Last: they are all that keeps it from other pods' GPUs.
     env.update(device_variables(ids, gpus=bool(devices)))

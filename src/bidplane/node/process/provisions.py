@@ -131,4 +131,4 @@ class Provisions:
             self._settings.cgroups.remove(f"{uid}-{container['name']}")
         if self._notes.record.address:
             await self._settings.network.leave(uid)
-        self._supplies.forget(uid)
+        await self._supplies.release(uid)

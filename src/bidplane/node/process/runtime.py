@@ -16,6 +16,7 @@ from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 from bidplane.node.api import ExecSession, LogOptions
+from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process import printed
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.measuring import Meter
@@ -26,6 +27,8 @@ from bidplane.node.process.settings import Settings
 from bidplane.node.process.supplies import Supplies, TokenClient
 from bidplane.node.process.unit import Unit
 from bidplane.node.process.worker import Worker
+
+_TIDY_SECONDS = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +43,7 @@ class ProcessRuntime:
         settings: Settings,
         *,
         tokens: TokenClient | None,
+        partitions: Partitions | None = None,
         clock: Clock,
     ) -> None:
         self.settings = settings
@@ -47,7 +51,10 @@ class ProcessRuntime:
         self._client = client
         self._informer = pods
         self._clock = clock
-        self._supplies = Supplies(client, tokens, settings.volumes, clock=clock)
+        self._partitions = partitions
+        self._supplies = Supplies(
+            client, tokens, settings.volumes, partitions=partitions, clock=clock
+        )
         self._recorder = Recorder("kubelet", clock=clock)
         self._launcher = Launcher()
         self._workers: dict[str, Worker] = {}
@@ -73,7 +80,10 @@ class ProcessRuntime:
                     self._adopt(kept.pod()).vanished()
             for pod in known.values():
                 self._adopt(pod)
-            await asyncio.Event().wait()
+            while True:
+                if self._partitions is not None:
+                    await self._partitions.keep_only(self._workers.keys())
+                await self._clock.sleep(_TIDY_SECONDS)
         finally:
             for task in self._tasks.values():
                 task.cancel()

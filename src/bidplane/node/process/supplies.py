@@ -20,9 +20,11 @@ from bidplane.core.pods import spec as specs
 from bidplane.core.pods.environment import ConfigError, Facts, Sources
 from bidplane.core.pods.files import MADE_FROM_OBJECTS, TokenWish, files, token_wishes
 from bidplane.core.translation import references
-from bidplane.errors import NotFound
+from bidplane.errors import NotFound, UserError
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.node.inventory import claimstatus
+from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process import mounts
 from bidplane.node.process.mounts import Declared, Source
 from bidplane.node.process.records import PodFolder
@@ -44,6 +46,7 @@ class Device(msgspec.Struct, frozen=True):
     driver: str
     pool: str
     device: str
+    uuid: str = ""  # of a MIG instance that was made for it
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -54,9 +57,16 @@ class Supplies:
     """For all pods of a node."""
 
     def __init__(
-        self, client: Client, tokens: TokenClient | None, declared: Declared, *, clock: Clock
+        self,
+        client: Client,
+        tokens: TokenClient | None,
+        declared: Declared,
+        *,
+        partitions: Partitions | None = None,
+        clock: Clock,
     ) -> None:
         self._client = client
+        self._partitions = partitions
         self._tokens = tokens
         self._declared = declared
         self._clock = clock
@@ -75,8 +85,12 @@ class Supplies:
         return Sources(config_maps=maps, secrets=secrets)
 
     async def devices(self, pod: Object) -> list[Device]:
-        """What was allocated to the pod's claims; raises `ConfigError` while it was not."""
-        found = []
+        """
+        What was allocated to the pod's claims, MIG instances made; raises `ConfigError` while
+        it was not, or they cannot be.
+        """
+        found: list[Device] = []
+        claims: list[Object] = []
         for name, claim in specs.claim_names(pod).items():
             if not claim:
                 raise ConfigError(f"the ResourceClaim for {name!r} has not been created yet")
@@ -87,13 +101,38 @@ class Supplies:
             allocation = (obj.get("status") or {}).get("allocation")
             if allocation is None:
                 raise ConfigError(f'the ResourceClaim "{claim}" is not allocated')
+            claims.append(obj)
             for result in (allocation.get("devices") or {}).get("results") or ():
                 # A request with alternatives is told as REQUEST/ALTERNATIVE.
                 request = result["request"].partition("/")[0]
                 found.append(
                     Device(name, request, result["driver"], result["pool"], result["device"])
                 )
-        return found
+        return await self._with_instances(pod["metadata"]["uid"], found, claims)
+
+    async def _with_instances(
+        self, uid: str, devices: list[Device], claims: Sequence[Object]
+    ) -> list[Device]:
+        keys = [device.key for device in devices]
+        if self._partitions is None or not self._partitions.concern(keys):
+            return devices
+        now = self._clock.now()
+        try:
+            made = await self._partitions.take(uid, keys)
+        except UserError as error:
+            for claim in claims:
+                await claimstatus.tell(
+                    self._client, claim, {}, failed=keys, problem=str(error), now=now
+                )
+            raise ConfigError(str(error)) from error
+        for claim in claims:
+            await claimstatus.tell(self._client, claim, made, now=now)
+        return [
+            msgspec.structs.replace(device, uuid=made[device.key].uuid)
+            if device.key in made
+            else device
+            for device in devices
+        ]
 
     async def volumes(
         self,
@@ -194,7 +233,10 @@ class Supplies:
         )
         return str(answer["status"]["token"])
 
-    def forget(self, uid: str) -> None:
+    async def release(self, uid: str) -> None:
+        """The pod has ended: what was made for it alone goes."""
+        if self._partitions is not None:
+            await self._partitions.leave(uid)
         self._known = {key: value for key, value in self._known.items() if key[0] != uid}
 
 
