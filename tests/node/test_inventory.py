@@ -126,7 +126,7 @@ def test_a_card_not_in_the_table_is_cut_as_it_says_itself() -> None:
     machine = Machine(name="n", gpus=(msgspec.structs.replace(gpu, profiles=said),))
     found = devices(machine)
     assert len(found) == 1 + 7
-    assert found["gpu-0-mig-2g48gb-2"]["capacity"]["memory"]["value"] == f"{48 << 10}Mi"
+    assert found["gpu-0-mig-2g48gb-2"]["capacity"]["memory"]["value"] == "48Gi"
     (counters,) = (
         s["spec"]["sharedCounters"] for s in slices_of(machine) if "sharedCounters" in s["spec"]
     )

@@ -13,6 +13,7 @@ import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import msgspec
 import uvloop
 from cyclopts import Parameter
 
@@ -26,7 +27,7 @@ from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.node.agent import Identity
 from bidplane.node.auth import Gate, InstallationGate
-from bidplane.node.fleet import NodeDeclaration
+from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices, this_machine
 from bidplane.node.process import addresses, images, mounts
 from bidplane.node.process.confine import Bare, Bubblewrap, Engine, Podman, find_bubblewrap
@@ -37,7 +38,7 @@ from bidplane.runtime.installation import Installation
 from bidplane.runtime.serve import bind
 from bidplane.wire.names import subdomain_problems
 from bidplane.wiring.hostclient import host_client
-from bidplane.wiring.node import ProcessNode
+from bidplane.wiring.node import ProcessNode, SimulatedFleet
 
 
 def node(
@@ -48,11 +49,14 @@ def node(
     ] = None,
     context: Annotated[str, Parameter(help="Which of its contexts.")] = "",
     runtime: Annotated[
-        Literal["process", "podman"],
-        Parameter(help="Processes of this machine, or images in Podman."),
+        Literal["process", "podman", "simulated"],
+        Parameter(
+            help="Processes of this machine, images in Podman, or a fleet that is not there."
+        ),
     ] = "process",
     fleet: Annotated[
-        Path | None, Parameter(help="A fleet file that declares this node's GPUs.")
+        Path | None,
+        Parameter(help="A fleet file that declares this node's GPUs; or all that are simulated."),
     ] = None,
     images: Annotated[Path | None, Parameter(help="What an image's name stands for here.")] = None,
     volumes: Annotated[Path | None, Parameter(help="Which directories pods may use.")] = None,
@@ -90,6 +94,7 @@ def node(
         bidplane node --images images.yaml
         bidplane node --kubeconfig admin.kubeconfig --name box --images images.yaml
         bidplane node --fleet fleet.yaml --name h100-a --volumes volumes.yaml
+        bidplane node --fleet fleet.yaml --runtime simulated --kubeconfig admin.kubeconfig
     """
     chosen = name or re.sub(r"[^a-z0-9.-]", "-", platform.node().lower()) or "node"
     for problem in subdomain_problems(chosen):
@@ -99,6 +104,14 @@ def node(
         if kubeconfig is not None
         else host_client(installation(data), user="bidplane-node", clock=SystemClock())
     )
+    where = None if kubeconfig else installation(data)
+    pair = _pair(tls_cert, tls_key)
+    if runtime == "simulated":
+        declared_fleet = _simulated(fleet, name)
+        kept = _state(state, chosen, passable=False)
+        kubelet = _kubelet(chosen, kept, address, port, where, client_ca, pair)
+        uvloop.run(_simulate(client, declared_fleet, kubelet))
+        return
     settings = Settings(
         node=chosen,
         state=_state(state, chosen),
@@ -111,13 +124,7 @@ def node(
         trusted=trusted or (),
         api=_api(client),
     )
-    kubelet = _kubelet(
-        settings,
-        port,
-        None if kubeconfig else installation(data),
-        client_ca=client_ca,
-        pair=_pair(tls_cert, tls_key),
-    )
+    kubelet = _kubelet(chosen, settings.state, address, port, where, client_ca, pair)
     declared = _declared(fleet, chosen)
     uvloop.run(_foreground(client, settings, declared, runtime, kubelet))
 
@@ -132,21 +139,22 @@ class Kubelet(NamedTuple):
 
 
 def _kubelet(
-    settings: Settings,
+    node: str,
+    state: Path,
+    address: str,
     port: int,
     where: Installation | None,
-    *,
     client_ca: Path | None,
     pair: tuple[Path, Path] | None,
 ) -> Kubelet:
     clock = SystemClock()
-    listener = bind(settings.host_ip, port)
+    listener = bind(address, port)
     if where is not None:
         certificates = where.certificates(hosts=HOSTS, now=clock.now())
         return Kubelet(listener, certificates, None, InstallationGate(where.tokens(), clock=clock))
-    folder = settings.state / "certificates"
+    folder = state / "certificates"
     folder.mkdir(exist_ok=True, mode=0o700)
-    certificates = ensure(folder, hosts=[settings.host_ip, settings.node], now=clock.now())
+    certificates = ensure(folder, hosts=[address, node], now=clock.now())
     if pair is not None:
         certificates = Certificates(certificates.ca, *pair)
     return Kubelet(listener, certificates, client_ca, None)
@@ -193,13 +201,52 @@ def _declared(fleet: Path | None, name: str) -> NodeDeclaration | None:
     raise UserError(f"the fleet file {fleet} declares no node {name!r}; it has {known}")
 
 
+def _simulated(path: Path | None, name: str) -> Fleet:
+    """The fleet of a file, or with a name that one node of it."""
+    if path is None:
+        raise UserError("--runtime simulated needs --fleet FILE: which nodes there are to be")
+    fleet = fleets.load(path)
+    chosen = _declared(path, name) if name else None
+    return fleet if chosen is None else msgspec.structs.replace(fleet, nodes=[chosen])
+
+
+async def _simulate(client: HttpClient, fleet: Fleet, kubelet: Kubelet) -> None:
+    nodes = SimulatedFleet(client, fleet, kubelet.listener, alone=False, clock=SystemClock())
+
+    async def greet() -> None:
+        names = [node.name for node in fleet.nodes]
+        with console.status(f"registering {len(names)} nodes …"):
+            await nodes.nodes.registered.wait()
+        shown = ", ".join(names[:4]) + (f", … and {len(names) - 4} more" if names[4:] else "")
+        console.print(
+            f"{len(names)} simulated node{'s are' if names[1:] else ' is'} ready: {shown}\n\n"
+            "Ctrl-C stops them; what their pods did meanwhile is worked out at the next start.",
+            soft_wrap=True,
+        )
+
+    working = asyncio.create_task(
+        nodes.run(kubelet.certificates, client_ca=kubelet.client_ca, gate=kubelet.gate)
+    )
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, working.cancel)
+    greeting = asyncio.create_task(greet())
+    try:
+        await working
+    except asyncio.CancelledError:
+        console.print("stopped")
+    finally:
+        greeting.cancel()
+        await client.close()
+
+
 def _api(client: HttpClient) -> tuple[str, str] | None:
     """For programs in pods: where the API is, if a host and a port can say it."""
     found = re.fullmatch(r"https://([^/:]+)(?::(\d+))?", client.url)
     return (found[1], found[2] or "443") if found else None
 
 
-def _state(given: Path | None, name: str) -> Path:
+def _state(given: Path | None, name: str, *, passable: bool = True) -> Path:
     root = given
     if root is None:
         own = Path("/var/lib/bidplane") if os.geteuid() == 0 else default_data()
@@ -210,7 +257,7 @@ def _state(given: Path | None, name: str) -> Path:
         raise UserError(
             f"cannot make {root}: {error.strerror}; choose another with --state"
         ) from error
-    if os.geteuid() == 0:
+    if os.geteuid() == 0 and passable:
         for folder in root.resolve().parents:
             if not folder.stat().st_mode & 0o001:
                 raise UserError(

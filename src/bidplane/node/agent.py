@@ -18,19 +18,17 @@ import msgspec
 import structlog
 
 from bidplane.api import labels
-from bidplane.api.kinds import LEASE, NODE, RESOURCE_SLICE
+from bidplane.api.kinds import NODE, RESOURCE_SLICE
 from bidplane.core.topology import LINKS_ANNOTATION
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
-from bidplane.machinery.clock import Clock, rfc3339, rfc3339_micro
+from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.events import Recorder
+from bidplane.node.heartbeat import RENEW_SECONDS, beat
 from bidplane.node.inventory import Inventory
 from bidplane.node.inventory.slices import DRIVER, degraded
 from bidplane.node.server import WEBSOCKETS
 
-_LEASE_NAMESPACE = "kube-node-lease"
-_LEASE_SECONDS = 40
-_RENEW_SECONDS = 10.0
 _STATUS_SECONDS = 300.0  # with nothing new to say
 _DEVICES_SECONDS = 5.0
 _RETRY_SECONDS = 0.5
@@ -88,7 +86,7 @@ class NodeAgent:
                 await self._clock.sleep(_RETRY_SECONDS)
         self.registered.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._again(self._renew, _RENEW_SECONDS))
+            group.create_task(self._again(self._renew, RENEW_SECONDS))
             group.create_task(self._again(self._tell, _STATUS_SECONDS))
             group.create_task(self._again(self._publish, _DEVICES_SECONDS))
 
@@ -207,29 +205,7 @@ class NodeAgent:
     # Heartbeat.
 
     async def _renew(self) -> None:
-        name = self._identity.name
-        now = rfc3339_micro(self._clock.now())
-        spec = {
-            "holderIdentity": name,
-            "leaseDurationSeconds": _LEASE_SECONDS,
-            "renewTime": now,
-        }
-        try:
-            await self._client.patch(LEASE, name, {"spec": spec}, _LEASE_NAMESPACE)
-        except NotFound:
-            owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": self._uid}
-            lease = {
-                "apiVersion": LEASE.api_version,
-                "kind": LEASE.kind,
-                "metadata": {
-                    "name": name,
-                    "namespace": _LEASE_NAMESPACE,
-                    "ownerReferences": [owner],
-                },
-                "spec": spec,
-            }
-            with suppress(AlreadyExists):
-                await self._client.create(LEASE, lease, _LEASE_NAMESPACE)
+        await beat(self._client, self._identity.name, now=self._clock.now())
         await self._back_to_life()
 
     async def _back_to_life(self) -> None:

@@ -8,13 +8,16 @@ within its grace, and serves logs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import structlog
+
 from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD, RESOURCE_SLICE
-from bidplane.errors import AlreadyExists, NotFound
+from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.controller import Controller
@@ -22,21 +25,34 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer, Key
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Fleet, NodeDeclaration
+from bidplane.node.heartbeat import RENEW_SECONDS, beat
 from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
 from bidplane.node.simulatedpods import SimulatedPods
+
+log = structlog.get_logger(__name__)
 
 
 class SimulatedNodes:
     """All nodes of a declared fleet, in one process."""
 
     def __init__(
-        self, client: Client, fleet: Fleet, *, clock: Clock, address: str = "", port: int = 0
+        self,
+        client: Client,
+        fleet: Fleet,
+        *,
+        clock: Clock,
+        address: str = "",
+        port: int = 0,
+        alone: bool = True,
     ) -> None:
+        """Where it is `alone`, simulated nodes that its fleet has not are none of anybody's."""
         self._client = client
         self._fleet = fleet
         self._clock = clock
         self._address = address
         self._port = port
+        self._alone = alone
+        self.registered = asyncio.Event()
         self._names = {node.name for node in fleet.nodes}
         self._recorder = Recorder("bidplane-node", clock=clock)
         self.pods = Informer(client, POD, clock=clock)
@@ -52,7 +68,18 @@ class SimulatedNodes:
                 known.setdefault(one["spec"].get("nodeName", ""), []).append(one)
         for node in self._fleet.nodes:
             await self._register(node, known.get(node.name, []))
-        await self._forget_others(known)
+        if self._alone:
+            await self._forget_others(known)
+
+    async def beat(self) -> None:
+        """For a cluster whose controllers give up nodes that do not renew their Leases."""
+        while True:
+            for node in self._fleet.nodes:
+                try:
+                    await beat(self._client, node.name, now=self._clock.now())
+                except ApiError as error:
+                    log.warning("retrying", node=node.name, error=str(error))
+            await self._clock.sleep(RENEW_SECONDS)
 
     async def _forget_others(self, slices: Mapping[str, list[Object]]) -> None:
         """What an earlier fleet had and this one has not is no longer for sale."""

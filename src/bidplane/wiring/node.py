@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import structlog
+
 from bidplane.api.kinds import POD
 from bidplane.errors import ApiError, UserError
 from bidplane.kube.client import Client, Object
@@ -36,18 +38,24 @@ from bidplane.wiring.hostclient import host_client
 
 _RETRY_SECONDS = 0.2
 
+log = structlog.get_logger(__name__)
 
-async def run_nodes(nodes: SimulatedNodes, *, clock: Clock) -> None:
-    """Register and work until cancelled."""
+
+async def run_nodes(nodes: SimulatedNodes, *, clock: Clock, beats: bool = False) -> None:
+    """Register and work until cancelled; with `beats`, as nodes that say that they live."""
     while True:
         try:
             await nodes.register()
             break
-        except ApiError:
+        except ApiError as error:
+            log.warning("cannot register", error=str(error))
             await clock.sleep(_RETRY_SECONDS)
+    nodes.registered.set()
     async with asyncio.TaskGroup() as group:
         group.create_task(nodes.pods.run())
         group.create_task(nodes.controller.run())
+        if beats:
+            group.create_task(nodes.beat())
 
 
 async def run_node(
@@ -58,21 +66,50 @@ async def run_node(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """The node process; returns when cancelled."""
+    """The node process of an installation; returns when cancelled."""
     clock = clock or SystemClock()
-    address, port = listener.getsockname()[:2]
     client: Client = host_client(installation, user="bidplane-node", clock=clock)
-    nodes = SimulatedNodes(client, fleet, clock=clock, address=address, port=port)
     gate = InstallationGate(installation.tokens(), clock=clock)
-    kubelet = KubeletServer(
-        SimulatedRuntime(nodes, clock=clock),
-        gate,
-        clock=clock,
-        metrics=partial(simulatedmetrics.read, fleet, nodes, clock=clock),
-    )
-    async with asyncio.TaskGroup() as group:
-        group.create_task(serve(kubelet, listener, certificates))
-        group.create_task(run_nodes(nodes, clock=clock))
+    await SimulatedFleet(client, fleet, listener, clock=clock).run(certificates, gate=gate)
+
+
+class SimulatedFleet:
+    """Simulated nodes and the one kubelet's server that stands for all of them."""
+
+    def __init__(
+        self,
+        client: Client,
+        fleet: Fleet,
+        listener: socket.socket,
+        *,
+        alone: bool = True,
+        clock: Clock,
+    ) -> None:
+        address, port = listener.getsockname()[:2]
+        self._client, self._fleet, self._listener, self._clock = client, fleet, listener, clock
+        self.nodes = SimulatedNodes(
+            client, fleet, clock=clock, address=address, port=port, alone=alone
+        )
+
+    async def run(
+        self,
+        certificates: Certificates,
+        *,
+        client_ca: Path | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """Until cancelled. Without a gate, a real cluster says who may ask, and wants Leases."""
+        clock = self._clock
+        first = self._fleet.nodes[0].name if self._fleet.nodes else ""
+        kubelet = KubeletServer(
+            SimulatedRuntime(self.nodes, clock=clock),
+            gate or ReviewGate(self._client, first, clock=clock),
+            clock=clock,
+            metrics=partial(simulatedmetrics.read, self._fleet, self.nodes, clock=clock),
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(serve(kubelet, self._listener, certificates, client_ca=client_ca))
+            group.create_task(run_nodes(self.nodes, clock=clock, beats=gate is None))
 
 
 class ProcessNode:

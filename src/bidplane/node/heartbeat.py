@@ -1,0 +1,35 @@
+"""A node's Lease: whoever looks at it knows that the node lives."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from bidplane.api.kinds import LEASE, NODE
+from bidplane.errors import AlreadyExists, NotFound
+from bidplane.kube.client import Client
+from bidplane.machinery.clock import rfc3339_micro
+
+RENEW_SECONDS = 10.0
+_NAMESPACE = "kube-node-lease"
+_SECONDS = 40
+
+
+async def beat(client: Client, node: str, *, now: float) -> None:
+    spec = {
+        "holderIdentity": node,
+        "leaseDurationSeconds": _SECONDS,
+        "renewTime": rfc3339_micro(now),
+    }
+    try:
+        await client.patch(LEASE, node, {"spec": spec}, _NAMESPACE)
+    except NotFound:
+        found = await client.get(NODE, node)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
+        lease = {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {"name": node, "namespace": _NAMESPACE, "ownerReferences": [owner]},
+            "spec": spec,
+        }
+        with suppress(AlreadyExists):
+            await client.create(LEASE, lease, _NAMESPACE)
