@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from bidplane.plane import feed as feeds
 from bidplane.plane.feed import Key
 from bidplane.plane.journal import Journal, Row
 from bidplane.plane.store import Store
+from bidplane.plane.writers import Writers
 
 NAMES = ("a", "b", "c")
 
@@ -111,7 +112,7 @@ def test_the_store_is_a_log(steps: list[tuple[str, str]], tmp_path_factory: Any)
 
 def test_a_batch_that_fails_fails_for_all_and_is_forgotten(tmp_path: Path) -> None:
     async def story() -> None:
-        with ThreadPoolExecutor(1) as threads:
+        with closing(Writers(1)) as threads:
             store = Store(Journal(tmp_path / "plane.db"), threads)
             await store.put(_key("a"), _obj("a", 1))
             whole = store.journal.append
@@ -137,7 +138,7 @@ def test_a_batch_that_fails_fails_for_all_and_is_forgotten(tmp_path: Path) -> No
 
 def test_readers_see_only_what_is_committed(tmp_path: Path) -> None:
     async def story() -> None:
-        with ThreadPoolExecutor(1) as threads:
+        with closing(Writers(1)) as threads:
             store = Store(Journal(tmp_path / "plane.db"), threads)
             writing = asyncio.create_task(store.put(_key("a"), _obj("a", 1)))
             await asyncio.sleep(0)
@@ -281,5 +282,51 @@ def test_a_closed_store_refuses(tmp_path: Path) -> None:
         await store.close("closed for tests")
         with pytest.raises(ApiError, match="closed for tests"):
             await store.put(_key("a"), _obj("a", 1))
+
+    asyncio.run(story())
+
+
+@given(sizes=st.lists(st.integers(1, 70), min_size=1, max_size=6))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_batch_of_any_size_is_in_the_journal_as_it_was(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "plane.db"
+    journal, rows = Journal(path, durable=False), []
+    for size in sizes:
+        first = len(rows) + 1
+        batch = [
+            Row(n, f"things/default/{n}", first, n % 3 == 0, str(n).encode())
+            for n in range(first, first + size)
+        ]
+        journal.append(batch)
+        rows += batch
+    journal.close()
+    again = Journal(path, durable=False)
+    assert list(again.rows()) == rows
+    again.close()
+
+
+def test_what_ends_on_threads_is_told_on_the_loop_also_after_a_bug() -> None:
+    async def story() -> None:
+        told: list[BaseException | None] = []
+        loop, all_told = asyncio.get_running_loop(), asyncio.Event()
+
+        def bug(error: BaseException | None) -> None:
+            raise RuntimeError("a bug")
+
+        def hear(error: BaseException | None) -> None:
+            assert asyncio.get_running_loop() is loop
+            told.append(error)
+            if len(told) == 40:
+                all_told.set()
+
+        with closing(Writers(3)) as writers:
+            for _ in range(20):
+                writers.submit(lambda: None, hear)
+                writers.submit(lambda: None, bug)
+                writers.submit(lambda: [][1], hear)  # type: ignore[arg-type]
+            await asyncio.wait_for(all_told.wait(), 30)
+        assert sum(isinstance(error, IndexError) for error in told) == 20
 
     asyncio.run(story())

@@ -36,14 +36,18 @@ CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 _PAGE_BYTES = 2048
 _CACHE_KIB = 32
 _STATEMENTS = 6  # that are kept prepared: what a commit needs
-# Rows that one statement inserts. Between two statements the event loop takes the interpreter's
-# lock, and may keep it for milliseconds: a batch should need few of them.
-_AT_ONCE = (32, 8, 1)
+# Rows that one statement inserts, at most. Between two statements the event loop takes the
+# interpreter's lock, and may keep it for milliseconds: a batch should need few of them.
+_AT_ONCE = (1, 2, 4, 8, 16, 32)
 
 
 @functools.cache
 def _insert(count: int) -> str:
-    return "INSERT INTO log VALUES " + ", ".join(["(?, ?, ?, ?, ?)"] * count)
+    rows = ", ".join(["(?, ?, ?, ?, ?)"] * count)
+    if count == 1:
+        return f"INSERT INTO log VALUES {rows}"
+    # A batch is filled up with nulls, so that few statements serve every size.
+    return f"INSERT INTO log SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -99,14 +103,23 @@ class Journal:
     def append(self, rows: Iterable[Row]) -> None:
         """Commit all of `rows`, or none."""
         left = list(rows)
+        most = _AT_ONCE[-1]
+        if len(left) <= most:
+            self._append(left)  # one statement is a transaction of its own
+            return
         with self._db:
-            while left:
-                count = next(size for size in _AT_ONCE if size <= len(left))
-                values: list[int | str | bytes] = []
-                for row in left[:count]:
-                    values += (row.revision, row.key, row.created, row.deleted, row.value)
-                self._db.execute(_insert(count), values)
-                del left[:count]
+            for start in range(0, len(left), most):
+                self._append(left[start : start + most])
+
+    def _append(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        count = next(size for size in _AT_ONCE if size >= len(rows))
+        values: list[int | str | bytes | None] = []
+        for row in rows:
+            values += (row.revision, row.key, row.created, row.deleted, row.value)
+        values += [None] * (5 * (count - len(rows)))
+        self._db.execute(_insert(count), values)
 
     def rows(self) -> Iterator[Row]:
         """The whole log, oldest first."""

@@ -17,7 +17,6 @@ import random
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from bidplane.plane.plane import Plane
 from bidplane.plane.seeds import seed
 from bidplane.plane.store import Store
 from bidplane.plane.uses import Uses
+from bidplane.plane.writers import Writers
 from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import Tokens
 from bidplane.wire import status
@@ -70,9 +70,7 @@ class Planes:
         self._signer = signer  # of client certificates; without one, requests for them wait
         self._ca = ca  # the certificate clients trust, shown in every namespace
         self._dice = dice or random.Random(secrets.randbits(256))
-        self._executor = (
-            None if inline else ThreadPoolExecutor(_WRITERS, thread_name_prefix="plane-writer")
-        )
+        self._writers = None if inline else Writers(_WRITERS)
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
         self._uses = Uses(clock)
         self._uids: dict[str, str] = {}  # also of those asleep: asked with every request
@@ -139,7 +137,7 @@ class Planes:
         plane = Plane(
             name,
             uid,
-            Store(journal, self._executor),
+            Store(journal, self._writers),
             clock=self.clock,
             dice=self._dice,
             admit=self._admit,
@@ -295,8 +293,8 @@ class Planes:
             await keeper.stop()
             await plane.store.close("the server is shutting down")
         self._open.clear()
-        if self._executor is not None:
-            self._executor.shutdown()
+        if self._writers is not None:
+            self._writers.close()
 
     def abandon(self) -> None:
         """As kill -9: what was not committed never happened."""
@@ -305,8 +303,8 @@ class Planes:
             keeper.abandon()
             plane.store.abandon()
         self._open.clear()
-        if self._executor is not None:
-            self._executor.shutdown(wait=False)
+        if self._writers is not None:
+            self._writers.close(wait=False)
 
     def facts(self) -> Mapping[str, int]:
         """For metrics: how many planes there are, and how many are open."""

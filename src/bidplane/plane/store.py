@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor
 from typing import Any
 
 import msgspec
 
 from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key
 from bidplane.plane.journal import Journal, Row
+from bidplane.plane.writers import Writers
 from bidplane.wire import status
 
 COMPACT_EVERY = 4096  # revisions
@@ -42,11 +42,11 @@ class _Staged:
 
 
 class Store:
-    """`executor=None` commits on the event loop: for the simulator, which owns all order."""
+    """`writers=None` commits on the event loop: for the simulator, which owns all order."""
 
-    def __init__(self, journal: Journal, executor: Executor | None) -> None:
+    def __init__(self, journal: Journal, writers: Writers | None) -> None:
         self.journal = journal
-        self._executor = executor
+        self._writers = writers
         self._objects: dict[str, dict[str, dict[str, Item]]] = {}  # resource, namespace, name
         self._overlay: dict[Key, _Staged] = {}
         self._gathering: list[_Staged] = []
@@ -186,7 +186,7 @@ class Store:
         self._head = revision
         self._overlay[key] = staged
         self._gathering.append(staged)
-        if self._executor is None:
+        if self._writers is None:
             self._commit_here()
         elif not self._committing and not self._scheduled:
             # One turn of the loop later: requests that arrived together commit together.
@@ -217,7 +217,7 @@ class Store:
         """Run `work` between two commits, in the writer's place; writes gather meanwhile."""
         if self.closed:
             raise status.unavailable(self.closed)
-        if self._executor is None:
+        if self._writers is None:
             work(self.journal)
             return
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -225,31 +225,30 @@ class Store:
         self._commit_next()
         await done
 
-    def _work_aside(self, executor: Executor) -> None:
+    def _work_aside(self, writers: Writers) -> None:
         work, waiting = self._aside.pop(0)
 
-        def finished(done: asyncio.Future[None]) -> None:
-            error = RuntimeError("cancelled") if done.cancelled() else done.exception()
+        def finished(error: BaseException | None) -> None:
             if not waiting.done():
                 waiting.set_exception(error) if error else waiting.set_result(None)
             self._next()
 
         self._committing = True
-        running = asyncio.get_running_loop().run_in_executor(executor, work, self.journal)
-        running.add_done_callback(finished)
+        writers.submit(lambda: work(self.journal), finished)
 
     def _commit_next(self) -> None:
         self._scheduled = False
-        if self._aside and not self._committing and not self.closed and self._executor is not None:
-            self._work_aside(self._executor)
+        if self._committing or self.closed or self._writers is None:
             return
-        if self._committing or not self._gathering or self.closed or self._executor is None:
+        if self._aside:
+            self._work_aside(self._writers)
+            return
+        if not self._gathering:
             return
         batch, self._gathering = self._gathering, []
         self._committing = True
         rows = [staged.row() for staged in batch]
-        running = asyncio.get_running_loop().run_in_executor(self._executor, self._write, rows)
-        running.add_done_callback(lambda done: self._committed(batch, done))
+        self._writers.submit(lambda: self._write(rows), lambda error: self._committed(batch, error))
 
     def _write(self, rows: list[Row]) -> None:
         """Blocks; the one place that touches the journal while the plane is open."""
@@ -259,10 +258,9 @@ class Store:
             self._compacted = newest - KEEP
             self.journal.compact(self._compacted)
 
-    def _committed(self, batch: list[_Staged], done: asyncio.Future[None]) -> None:
+    def _committed(self, batch: list[_Staged], error: BaseException | None) -> None:
         self._committing = False
-        error = None if done.cancelled() else done.exception()
-        if done.cancelled() or error is not None:
+        if error is not None:
             self._fail(batch, error)
         else:
             self._publish(batch)
@@ -303,7 +301,7 @@ class Store:
         self.feed(key.resource).publish(change)
         return change
 
-    def _fail(self, batch: list[_Staged], error: BaseException | None) -> None:
+    def _fail(self, batch: list[_Staged], error: BaseException) -> None:
         """Nothing of `batch` was kept; what was staged on top of it cannot stand either."""
         batch = batch + self._gathering
         self._gathering = []
@@ -312,7 +310,7 @@ class Store:
         for staged in batch:
             if not staged.done.done():
                 staged.done.set_exception(
-                    status.unavailable(f"the write could not be kept: {error or 'cancelled'}")
+                    status.unavailable(f"the write could not be kept: {error}")
                 )
 
     def forget_history(self) -> None:
