@@ -17,12 +17,13 @@ from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE
 from bidplane.api.lease import Phase
 from bidplane.core import leasenodes, notice, requeue
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
-from bidplane.core.translation import host_name, origin
+from bidplane.core.translation import host_name, lease_label, origin
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
-from bidplane.machinery.controller import Controller
+from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
+from bidplane.machinery.index import Index
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 Key = tuple[str, str]  # agent, lease
@@ -34,7 +35,11 @@ class LeaseController:
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-lease", clock=clock)
-        self.controller: Controller[Key] = Controller("lease", self.reconcile)
+        self._by_lease = Index(host[POD], lease_label)
+        # Nodes of which it is known that they have their slice. Forgotten by a restart, which
+        # then looks once more.
+        self._sliced: set[str] = set()
+        self.controller: Controller[Key] = Controller("lease", self.reconcile, workers=WORKERS)
         host[GPU_LEASE].on_change(self._host_changed)
         host[POD].on_change(self._host_pod_changed)
         host[NODE].on_change(self._host_node_changed)
@@ -121,23 +126,26 @@ class LeaseController:
         name = lease["metadata"]["name"]
         client = plane.client
         node = plane[NODE].get(None, name)
+        status = leasenodes.node_status(lease, now=rfc3339(self._clock.now()))
         if node is None:
             host_node = self._host[NODE].get(None, lease["spec"]["node"])
             with suppress(AlreadyExists):
-                node = await client.create(NODE, leasenodes.node(lease, host_node))
+                node = await client.create(
+                    NODE, {**leasenodes.node(lease, host_node), "status": status}
+                )
         if node is None:
             return
-        if not (node.get("status") or {}).get("conditions"):
+        if node["metadata"]["uid"] not in self._sliced:
             # The node owns its slice, so that one without the other is never left behind.
             with suppress(AlreadyExists):
                 host_slices = self._host[RESOURCE_SLICE].items()
                 await client.create(
                     RESOURCE_SLICE, leasenodes.resource_slice(lease, host_slices, node)
                 )
+            self._sliced.add(node["metadata"]["uid"])
         taints = leasenodes.taints(lease)
         if (node["spec"].get("taints") or []) != taints:
             node = await client.patch(NODE, name, {"spec": {"taints": taints or None}})
-        status = leasenodes.node_status(lease, now=rfc3339(self._clock.now()))
         if _conditions(status) != _conditions(node.get("status") or {}):
             await client.patch(NODE, name, {"status": status}, subresource="status")
             if lease["status"]["phase"] == Phase.DRAINING:
@@ -292,13 +300,7 @@ class LeaseController:
 
     def _live_host_pods(self, lease: Object) -> list[Object]:
         """What really uses the devices, though its original may have been deleted by force."""
-        name = lease["metadata"]["name"]
-        return [
-            pod
-            for pod in self._host[POD].items()
-            if (pod["metadata"].get("labels") or {}).get(labels.LEASE) == name
-            and _uses_devices(pod)
-        ]
+        return [pod for pod in self._by_lease[lease["metadata"]["name"]] if _uses_devices(pod)]
 
     async def _remove(self, plane: PlaneCache, name: str, mirror: Object | None) -> None:
         client = plane.client
@@ -309,7 +311,8 @@ class LeaseController:
                 if not is_deleted(pod):
                     await self._keep_likeness(plane, pod)
                 await _delete_pod(client, pod, 0)
-        if plane[NODE].get(None, name) is not None:
+        if (node := plane[NODE].get(None, name)) is not None:
+            self._sliced.discard(node["metadata"]["uid"])
             with suppress(NotFound):
                 await client.delete(NODE, name)
         if mirror is not None:

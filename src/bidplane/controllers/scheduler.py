@@ -7,6 +7,8 @@ remembered between two looks.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +46,7 @@ from bidplane.core.scheduling import (
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
-from bidplane.machinery.controller import Controller
+from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
@@ -52,6 +54,8 @@ from bidplane.machinery.planes import PlaneCache, PlaneCaches
 PACE_SECONDS = 5.0  # how often a strategy is asked what to offer now
 KINDS = (POD, BID, GPU_LEASE, NODE)
 _LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
+_PASSING = ("Bidding", "Won")  # reasons to wait that mostly are over within a round
+_BRIEF_SECONDS = 2.0
 
 
 class SchedulerController:
@@ -61,7 +65,7 @@ class SchedulerController:
         self._clock = clock
         self._recorder = Recorder("bidplane-scheduler", clock=clock)
         self._claimless: set[str] = set()  # planes of which it is known that no claim is held
-        self.controller = Controller("scheduler", self.reconcile)
+        self.controller = Controller("scheduler", self.reconcile, workers=WORKERS)
         for kind in KINDS:
             planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
         planes.on_open(self._opened)
@@ -91,22 +95,52 @@ class SchedulerController:
             hourly=parse_credits(spec.get("refill") or "0") * spec.get("priority", 1),
             now=self._clock.now(),
         )
-        refused: list[ApiError] = []
-        for operation in scheduling.plan(snapshot):
-            try:
-                await self._carry_out(cache.client, operation)
-            except ApiError as error:  # one pod's trouble is not the others'
-                refused.append(error)
-        if refused:
-            raise refused[0]
+        operations, brief = self._worth_saying(scheduling.plan(snapshot), snapshot.now)
+        await self._carry_out_all(cache.client, operations)
         waiting = any(
             (pod["spec"].get("resourceClaims") or scheduling.sources_named([pod]))
             and scheduling.is_pending(pod)
             for pod in snapshot.pods
         )
-        if waiting:
+        if waiting or brief:
             return _LOOK_AGAIN_SECONDS
         return PACE_SECONDS if scheduling.is_paced(snapshot) else None
+
+    def _worth_saying(self, plan: Sequence[Operation], now: float) -> tuple[list[Operation], bool]:
+        """A new bid most likely wins within a round: that it has not yet is not said at once."""
+        kept = [
+            one
+            for one in plan
+            if not (
+                isinstance(one, Explain)
+                and one.reason in _PASSING
+                and one.bid is not None
+                and now - _made_at(one.bid, now) < _BRIEF_SECONDS
+                and not _scheduled_condition(one.pod)
+            )
+        ]
+        return kept, len(kept) < len(plan)
+
+    async def _carry_out_all(self, client: Client, operations: Sequence[Operation]) -> None:
+        """
+        Together, so that they are one commit of the plane; any order comes to the same end.
+        Only claims are in order: they are allocated before their pod is bound.
+        """
+        if any(isinstance(one, MakeClaim | AllocateClaim | ReleaseClaim) for one in operations):
+            done = [await self._attempt(client, operation) for operation in operations]
+        else:
+            done = await asyncio.gather(*(self._attempt(client, one) for one in operations))
+        for error in done:
+            if error is not None:
+                raise error
+
+    async def _attempt(self, client: Client, operation: Operation) -> ApiError | None:
+        """One pod's trouble is not the others': returned, not raised."""
+        try:
+            await self._carry_out(client, operation)
+        except ApiError as error:
+            return error
+        return None
 
     async def _devices(self, plane: str, cache: PlaneCache) -> Devices:
         """
@@ -249,12 +283,11 @@ class SchedulerController:
         """In words on the condition, and for programs in an annotation."""
         pod, reason, message = why.pod, why.reason, why.message
         conditions = list((pod.get("status") or {}).get("conditions") or ())
-        known = next((c for c in conditions if c["type"] == "PodScheduled"), None)
+        known = _scheduled_condition(pod)
         if known and (known.get("reason"), known.get("message")) == (reason, message):
             return
         now = self._clock.now()
-        made = (why.bid or pod)["metadata"].get("creationTimestamp")
-        since = parse_rfc3339(made) if made else now
+        since = _made_at(why.bid or pod, now)
         said = pending.explanation(reason, message, why.bid, now=now, since=since)
         metadata = pod["metadata"]
         before = _said_before(pod)
@@ -287,6 +320,16 @@ class SchedulerController:
         # One Event a change of reason: a price that moves every round is not news.
         if reason not in ("Bidding", "Won") and (not known or known.get("reason") != reason):
             await self._recorder.record(client, pod, reason, message, type="Warning")
+
+
+def _made_at(obj: Object, now: float) -> float:
+    made = obj["metadata"].get("creationTimestamp")
+    return parse_rfc3339(made) if made else now
+
+
+def _scheduled_condition(pod: Object) -> Object | None:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == "PodScheduled"), None)
 
 
 def _said_before(pod: Object) -> Object | None:

@@ -27,11 +27,13 @@ from bidplane.api.lease import Phase
 from bidplane.controllers.claiming import claim
 from bidplane.core import claiming, parts, translation
 from bidplane.core.scheduling import is_deleted, phase_of
+from bidplane.core.translation import lease_label
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
-from bidplane.machinery.controller import Controller
+from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
+from bidplane.machinery.index import Index
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
@@ -43,7 +45,8 @@ class SyncerController:
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-syncer", clock=clock)
-        self.controller: Controller[Key] = Controller("syncer", self.reconcile)
+        self._by_lease = Index(host[POD], lease_label)
+        self.controller: Controller[Key] = Controller("syncer", self.reconcile, workers=WORKERS)
         for kind in (BID, POD):
             planes.on_change(kind, self._plane_handler(kind))
             host[kind].on_change(self._host_handler(kind))
@@ -86,9 +89,8 @@ class SyncerController:
 
     def _lease_changed(self, event: EventType, lease: Object) -> None:
         """A pod may have been bound before the lease's host object reached our cache."""
-        for pod in self._host[POD].items():
-            if (pod["metadata"].get("labels") or {}).get(labels.LEASE) == lease["metadata"]["name"]:
-                self._add_original(POD, pod)
+        for pod in self._by_lease[lease["metadata"]["name"]]:
+            self._add_original(POD, pod)
         plane = self._planes.get(lease["spec"]["agent"])
         if plane is None:
             return

@@ -39,6 +39,12 @@ def origin(obj: Object) -> tuple[str, str] | None:
     return annotations[labels.PLANE_NAMESPACE], annotations[labels.PLANE_NAME]
 
 
+def lease_label(host_pod: Object) -> str:
+    """The lease a pod on the host runs on; "" of a pod that is not an agent's."""
+    lease: str = (host_pod["metadata"].get("labels") or {}).get(labels.LEASE, "")
+    return lease
+
+
 def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
     """Metadata of the host's copy: the user's labels and annotations, and who it is."""
     metadata = obj["metadata"]

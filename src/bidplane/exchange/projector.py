@@ -48,6 +48,8 @@ class Projector:
         self._ledger = ledger
         self._informers = informers
         self._slots = asyncio.Semaphore(AT_ONCE)
+        # By name: an object, and the state of its lease that it was seen to show.
+        self._right: dict[str, tuple[Object, int]] = {}
 
     async def project(
         self, report: Report | None = None, sold: Mapping[str, BidStatus] = _NOTHING_SOLD
@@ -81,6 +83,7 @@ class Projector:
         work: list[Call] = []
         live = {lease.id: lease for lease in self._ledger.live_leases() if not lease.is_kept}
         shown: set[str] = set()
+        right, self._right = self._right, {}
         for obj in self._informers[GPU_LEASE].items():
             id, name = lease_of(obj), obj["metadata"]["name"]
             lease = live.get(id)
@@ -88,7 +91,11 @@ class Projector:
                 work.append(self._retire(obj, self._ledger.lease(id)))
             else:
                 shown.add(name)
-                if _differs(obj, lease_status(lease)):
+                seen, sequence = right.get(name, (None, 0))
+                known = seen is obj and sequence == lease.sequence
+                if known or not _differs(obj, lease_status(lease)):
+                    self._right[name] = obj, lease.sequence
+                else:
                     work.append(self._show_status(lease, name))
         for lease in live.values():
             work += [

@@ -37,6 +37,7 @@ from bidplane.runtime.credentials import Tokens
 
 ROUND_SECONDS = 1.0
 EARLIEST_SECONDS = 0.05  # between two rounds, whatever happens
+_REST = 2  # and for this many times as long as the last one took
 QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
 KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, RESOURCE_CLAIM, GPU_LEASE)
 
@@ -73,7 +74,9 @@ class Exchange:
             suspended=self._is_suspended,
             desk=self._engine.desk,
         )
+        self._reader = snapshot.Reader()
         self._report: Report | None = None
+        self._took = 0.0  # seconds, the last round
         self._changed = True
         self._looked_at = 0.0
         self._to_tell = asyncio.Event()
@@ -93,9 +96,12 @@ class Exchange:
     async def _until_next_round(self) -> None:
         """A second; or at once when a pod waits for its lease, or a lease was given back."""
         self._urgent.clear()
-        await self._clock.sleep(EARLIEST_SECONDS)
+        # What a burst asks for is answered by few rounds: they leave most of the time to
+        # telling of them.
+        least = min(max(EARLIEST_SECONDS, _REST * self._took), ROUND_SECONDS)
+        await self._clock.sleep(least)
         waiting = asyncio.ensure_future(self._urgent.wait())
-        pause = asyncio.ensure_future(self._clock.sleep(ROUND_SECONDS - EARLIEST_SECONDS))
+        pause = asyncio.ensure_future(self._clock.sleep(ROUND_SECONDS - least))
         try:
             await asyncio.wait({waiting, pause}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -115,6 +121,7 @@ class Exchange:
         early, self._early = frozenset(self._early), set()
         self._sold = {}
         self._report = self._engine.run_round(self._snapshot(), now, early)
+        self._took = self._clock.now() - now
         self._news.publish(self._report.result.lots, recorded=self._report.recorded)
         self._to_tell.set()
         return self._report
@@ -131,7 +138,7 @@ class Exchange:
         return standing or bool(self._ledger.live_leases())
 
     def _snapshot(self) -> snapshot.Snapshot:
-        return snapshot.take(
+        return self._reader.take(
             agents=self.informers[AGENT].items(),
             pools=self.informers[POOL].items(),
             bids=self.informers[BID].items(),

@@ -7,9 +7,9 @@ whole values: a bid with a price that cannot be read carries the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -108,18 +108,59 @@ def take(
     leases: Iterable[Object],
     claims: Iterable[Object] = (),
 ) -> Snapshot:
-    leases = list(leases)
-    return Snapshot(
-        agents=tuple(agent_view(agent) for agent in agents),
-        pools=tuple(view for view in map(pool_view, pools) if view is not None),
-        bids=tuple(found for found in map(bid_view, bids) if found is not None),
-        devices=tuple(device for slice_ in slices for device in device_views(slice_)),
-        # Of a gang, time is charged from the first block that is claimed, and it has left when
-        # no block of it is in use any more.
-        claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
-        left=frozenset(_left(leases)),
-        unusable=frozenset(_unusable(claims)),
+    return Reader().take(
+        agents=agents, pools=pools, bids=bids, slices=slices, leases=leases, claims=claims
     )
+
+
+class Reader:
+    """Takes snapshots one after the other, and decodes anew only what has changed."""
+
+    def __init__(self) -> None:
+        self._agents = Decoded(agent_view)
+        self._pools = Decoded(pool_view)
+        self._bids = Decoded(bid_view)
+        self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
+
+    def take(
+        self,
+        *,
+        agents: Iterable[Object],
+        pools: Iterable[Object],
+        bids: Iterable[Object],
+        slices: Iterable[Object],
+        leases: Iterable[Object],
+        claims: Iterable[Object] = (),
+    ) -> Snapshot:
+        leases = list(leases)
+        return Snapshot(
+            agents=tuple(self._agents.of(agents)),
+            pools=tuple(view for view in self._pools.of(pools) if view is not None),
+            bids=tuple(view for view in self._bids.of(bids) if view is not None),
+            devices=tuple(device for some in self._slices.of(slices) for device in some),
+            # Of a gang, time is charged from the first block that is claimed, and it has left
+            # when no block of it is in use any more.
+            claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
+            left=frozenset(_left(leases)),
+            unusable=frozenset(_unusable(claims)),
+        )
+
+
+V = TypeVar("V")
+
+
+class Decoded(Generic[V]):
+    """What `decode` made of objects, kept for as long as the very same objects come again."""
+
+    def __init__(self, decode: Callable[[Object], V]) -> None:
+        self._decode = decode
+        self._known: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
+
+    def of(self, objects: Iterable[Object]) -> list[V]:
+        known, self._known = self._known, {}
+        for obj in objects:
+            self._known[id(obj)] = known.get(id(obj)) or (obj, self._decode(obj))
+        return [view for _, view in self._known.values()]
 
 
 def _unusable(claims: Iterable[Object]) -> Iterator[str]:

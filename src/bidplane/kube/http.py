@@ -1,7 +1,8 @@
 """
 The client over HTTPS: for a plane of another process, or a real kube-apiserver.
 
-Reads and writes share one connection pool; a watch keeps a connection for itself.
+Small calls go over connections of our own (`connections`), which cost a fraction of a general
+client's; lists, watches and logs, which may be large or long, over such a client.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Generator
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx2
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.errors import ApiError, Gone, Unavailable, api_error
 from bidplane.kube.client import Listing, Object, WatchEvent
+from bidplane.kube.connections import Broken, Connections
 
 _MERGE_PATCH = "application/merge-patch+json"
 _REQUEST_SECONDS = 30.0
@@ -45,9 +47,12 @@ class HttpClient:
         trust = ssl.create_default_context(cafile=ca_file, cadata=ca_data)
         if certificate is not None:
             trust.load_cert_chain(*certificate)
+        self._token = token if callable(token) else lambda: token
+        self._calls = Connections(self.url, trust, timeout=_REQUEST_SECONDS)
+        self._base = urlsplit(self.url).path
         self._http = httpx2.AsyncClient(
             verify=trust,
-            auth=_Bearer(token) if token else None,
+            auth=_Bearer(self._token) if token else None,
             headers={"Accept": "application/json"},
             timeout=_REQUEST_SECONDS,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
@@ -58,6 +63,7 @@ class HttpClient:
         return f"<HttpClient {self.url}>"
 
     async def close(self) -> None:
+        self._calls.close()
         await self._http.aclose()
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
@@ -66,7 +72,7 @@ class HttpClient:
     async def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
-        body = await self._call("GET", _path(kind, namespace), params=_selectors(labels, fields))
+        body = await self._fetch(_path(kind, namespace), _selectors(labels, fields))
         # Items of a list leave out what the list already says of them.
         try:
             items = [
@@ -178,29 +184,38 @@ class HttpClient:
         method: str,
         path: str,
         *,
-        params: dict[str, str] | None = None,
         body: Object | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
         content = None if body is None else msgspec.json.encode(body)
-        headers = None if body is None else {"Content-Type": content_type}
+        headers = {} if body is None else {"Content-Type": content_type}
+        if token := self._token():
+            headers["Authorization"] = f"Bearer {token}"
         try:
-            response = await self._http.request(
-                method, self.url + path, params=params, content=content, headers=headers
-            )
+            answer = await self._calls.call(method, self._base + path, headers, content)
+        except Broken as error:
+            raise Unavailable(f"{self.url} does not answer: {error}") from error
+        return self._read(answer.status, answer.body)
+
+    async def _fetch(self, path: str, params: dict[str, str]) -> dict[str, Any]:
+        try:
+            response = await self._http.get(self.url + path, params=params)
         except httpx2.RequestError as error:
             raise Unavailable(f"{self.url} does not answer: {error}") from error
-        if response.status_code >= 400:
-            raise _refusal(response.status_code, response.content)
+        return self._read(response.status_code, response.content)
+
+    def _read(self, status: int, body: bytes) -> dict[str, Any]:
+        if status >= 400:
+            raise _refusal(status, body)
         try:
-            return msgspec.json.decode(response.content, type=dict[str, Any])
+            return msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise Unavailable(f"{self.url} is no Kubernetes API: {error}") from error
 
 
 class _Bearer(httpx2.Auth):
-    def __init__(self, token: str | Callable[[], str]) -> None:
-        self._token = token if callable(token) else lambda: token
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
 
     def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
         request.headers["Authorization"] = f"Bearer {self._token()}"

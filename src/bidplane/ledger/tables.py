@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -124,7 +126,12 @@ class Table(Generic[R]):
         hints = get_type_hints(record)
         self._types = [hints[column] for column in self.columns]
         self._as_json = [getattr(t, "__origin__", None) is tuple for t in self._types]
-        self._plain = [t in (str, int, bytes) for t in self._types]
+        # Of the columns that are not as the database has them: where, and how they are read.
+        self._readers = [
+            (i, _reader(type_, self._as_json[i]))
+            for i, type_ in enumerate(self._types)
+            if type_ not in (str, int, bytes)
+        ]
 
     def row(self, record: R) -> Row:
         return tuple(
@@ -133,15 +140,10 @@ class Table(Generic[R]):
         )
 
     def record_of(self, row: Row) -> R:
-        values: dict[str, Any] = {}
-        for i, column in enumerate(self.columns):
-            if self._plain[i]:
-                values[column] = row[i]
-            elif self._as_json[i]:
-                values[column] = msgspec.json.decode(row[i], type=self._types[i])
-            else:  # an enum or a boolean
-                values[column] = msgspec.convert(row[i], self._types[i], strict=False)
-        return self.record(**values)
+        values: list[Any] = list(row)
+        for i, read in self._readers:
+            values[i] = read(values[i])
+        return self.record(**dict(zip(self.columns, values, strict=True)))
 
     def whole(self, row: list[Value]) -> list[Value]:
         """A row of the journal, with the defaults of columns that came after it was written."""
@@ -151,6 +153,14 @@ class Table(Generic[R]):
     def journalled(self, row: Row) -> list[Value]:
         """The row as the journal repeats it. What is large is there by its hash."""
         return [f"sha256:{digest(value)}" if isinstance(value, bytes) else value for value in row]
+
+
+def _reader(type_: Any, as_json: bool) -> Callable[[Any], Any]:
+    if as_json:
+        return msgspec.json.Decoder(type_).decode
+    if type_ is bool:
+        return bool
+    return functools.partial(msgspec.convert, type=type_, strict=False)  # an enum
 
 
 def _encode(value: Any, as_json: bool) -> Value:

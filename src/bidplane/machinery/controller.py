@@ -19,6 +19,9 @@ from bidplane.errors import AlreadyExists, ApiError, Conflict
 
 K = TypeVar("K", bound=Hashable)
 
+# Of a controller that writes: each waits for the disk or for another server most of the time,
+# and what they write together is committed together.
+WORKERS = 32
 _FIRST_RETRY_SECONDS = 0.05
 _LAST_RETRY_SECONDS = 10.0
 _MOST_DOUBLINGS = 10  # enough to reach the last; 2.0**1024 is no float any more

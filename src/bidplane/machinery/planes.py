@@ -49,13 +49,16 @@ class PlaneCache:
         self.name = name
         self._informers = {kind: Informer(client, kind, clock=clock) for kind in kinds}
         self.client: Client = NotingClient(client, self._informers)
+        self._synced = False
 
     def __getitem__(self, kind: Kind) -> Informer:
         return self._informers[kind]
 
     @property
     def synced(self) -> bool:
-        return all(informer.synced.is_set() for informer in self._informers.values())
+        if not self._synced:  # asked of every change in a plane; once true it stays so
+            self._synced = all(one.synced.is_set() for one in self._informers.values())
+        return self._synced
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -20,7 +20,7 @@ from bidplane.api.kinds import NODE, POD, RESOURCE_SLICE
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.machinery.clock import Clock, rfc3339
-from bidplane.machinery.controller import Controller
+from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer, Key
 from bidplane.node import fleet as fleets
@@ -58,7 +58,7 @@ class SimulatedNodes:
         self.pods = Informer(client, POD, clock=clock)
         self.life = SimulatedPods(client, fleet, self._recorder, clock=clock, address=address)
         self._gone: list[Object] = []  # what its cards held for these is free
-        self.controller: Controller[Key] = Controller("node", self.reconcile)
+        self.controller: Controller[Key] = Controller("node", self.reconcile, workers=WORKERS)
         self.pods.on_change(self._changed)
 
     async def register(self) -> None:
