@@ -20,6 +20,7 @@ from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.installation import Installation
+from bidplane.runtime.interpreter import tune
 from bidplane.runtime.supervisor import end_with_supervisor
 from bidplane.wiring.exchange import run_exchange
 from bidplane.wiring.node import run_node
@@ -97,6 +98,7 @@ def _run(work: Coroutine[Any, Any, None]) -> None:
         ]
     )
     end_with_supervisor()
+    tune()
     uvloop.run(_until_terminated(work))
 
 

@@ -55,7 +55,8 @@ PACE_SECONDS = 5.0  # how often a strategy is asked what to offer now
 KINDS = (POD, BID, GPU_LEASE, NODE)
 _LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
 _PASSING = ("Bidding", "Won")  # reasons to wait that mostly are over within a round
-_BRIEF_SECONDS = 2.0
+_BRIEF_SECONDS = 3.0
+_GATHER_SECONDS = 0.01
 
 
 class SchedulerController:
@@ -67,9 +68,13 @@ class SchedulerController:
         self._claimless: set[str] = set()  # planes of which it is known that no claim is held
         self.controller = Controller("scheduler", self.reconcile, workers=WORKERS)
         for kind in KINDS:
-            planes.on_change(kind, lambda plane, event, obj: self.controller.add(plane))
+            planes.on_change(kind, lambda plane, event, obj: self._soon(plane))
         planes.on_open(self._opened)
         agents.on_change(lambda event, agent: self.controller.add(agent["metadata"]["name"]))
+
+    def _soon(self, plane: str) -> None:
+        """One look for all that changes at about the same time: it looks at the whole plane."""
+        self.controller.add_after(plane, _GATHER_SECONDS)
 
     def _opened(self, plane: str) -> None:
         self._claimless.discard(plane)  # it may have been restored since

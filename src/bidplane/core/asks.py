@@ -45,8 +45,25 @@ class Ask(msgspec.Struct, frozen=True):
     instant: str = ""  # "true", "false"; "" leaves it to the strategy
 
 
+# A scheduler asks of all pods that wait whenever one thing changes: the last pods' asks, by the
+# identity of the pod as a server gave it, which nobody changes.
+_ASKED_MOST = 4096
+_asked: dict[int, tuple[Object, Ask]] = {}
+
+
 def ask_of(pod: Object) -> Ask:
     """The ask of an admitted pod; raises ValueError for one that was not admitted."""
+    if not pod["metadata"].get("resourceVersion"):
+        return _ask_of(pod)
+    known = _asked.get(id(pod))
+    if known is None:
+        if len(_asked) >= _ASKED_MOST:
+            _asked.clear()
+        known = _asked[id(pod)] = pod, _ask_of(pod)
+    return known[1]
+
+
+def _ask_of(pod: Object) -> Ask:
     annotations = pod["metadata"].get("annotations") or {}
     gpus, share, memory = _wanted(pod)
     gang = annotations.get(labels.GANG, "")

@@ -8,6 +8,7 @@ because a hash of the pair ends each of them.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -24,6 +25,7 @@ _LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
 _HASH_DIGITS = 12
 
 
+@functools.lru_cache(maxsize=16384)  # asked for at every look at a pod
 def host_name(namespace: str, name: str) -> str:
     """`("default", "train")` → `train-x-default-466e40ae9f8e`."""
     digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:_HASH_DIGITS]

@@ -37,7 +37,7 @@ class Connections:
         self._port = parts.port or (443 if secure else 80)
         self._trust = trust if secure else None
         self._timeout = timeout
-        self._head = f"Host: {parts.netloc}\r\nAccept: application/json\r\n"
+        self._head = f"Host: {parts.netloc}\r\nUser-Agent: bidplane\r\nAccept: application/json\r\n"
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._closed = False
