@@ -56,7 +56,9 @@ def test_calls_one_after_the_other_share_a_connection():
     async def story():
         async with Server(OK, OK) as server:
             assert await server.call() == Answer(200, b"{}")
-            assert await server.call("POST", b"sent", Authorization="Bearer t") == Answer(200, b"{}")
+            assert await server.call("POST", b"sent", Authorization="Bearer t") == Answer(
+                200, b"{}"
+            )
             assert server.accepted == 1
             head, body = server.heads[1]
             assert head.startswith(b"POST /base/x HTTP/1.1\r\nHost: 127.0.0.1:")

@@ -1,108 +1,58 @@
 """
-`bidplane up --example`: a few agents that go on trading, so that there is a market to see.
+`bidplane up --example`: the day of the demo, over and over, so that there is a market to see.
 
-Five tempers on the example fleet. Their work is drawn from a seed; everything they do is
-public API.
+Ten minutes to a day; everything the agents do is public API.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
-
-import msgspec
+import itertools
 
 from bidplane.api.kinds import POD
-from bidplane.cli.story import NAMESPACE, Cast, Character, Work
+from bidplane.cli import day
+from bidplane.cli.story import NAMESPACE, Cast, InstallationStage, Work
 from bidplane.core.scheduling import phase_of
-from bidplane.errors import ApiError
+from bidplane.errors import AlreadyExists, ApiError
 from bidplane.runtime.installation import Installation
 
+HOUR_SECONDS = 25.0
+_MOST = 20  # pods of an agent that are not done: a fleet that is busy is not buried
 _RETRY_SECONDS = 2.0
-
-
-class Habit(msgspec.Struct, frozen=True, kw_only=True):
-    """How an agent works: `most` pods at a time, each of some size for some time."""
-
-    character: Character
-    gpus: tuple[int, ...]
-    seconds: tuple[int, int]
-    pause: tuple[int, int]  # between two submissions
-    most: int
-
-
-HABITS = [
-    Habit(
-        character=Character(name="trainer", priority=3, refill="50", price="1.20"),
-        gpus=(4, 8),
-        seconds=(60, 180),
-        pause=(5, 20),
-        most=3,
-    ),
-    Habit(
-        character=Character(name="research", priority=2, refill="50", price="0.90"),
-        gpus=(1, 2, 4),
-        seconds=(30, 90),
-        pause=(5, 15),
-        most=5,
-    ),
-    Habit(
-        character=Character(name="nightly", priority=1, refill="20", price="0.60"),
-        gpus=(1, 2),
-        seconds=(40, 120),
-        pause=(3, 10),
-        most=6,
-    ),
-    Habit(
-        character=Character(name="studio", priority=2, refill="20", price="0.35"),
-        gpus=(1, 2),
-        seconds=(20, 60),
-        pause=(4, 12),
-        most=4,
-    ),
-    Habit(
-        character=Character(name="chat", priority=8, refill="50", price="5.00"),
-        gpus=(1, 2),
-        seconds=(10, 30),
-        pause=(10, 30),
-        most=2,
-    ),
-]
 
 
 async def keep_trading(where: Installation) -> None:
     """Until cancelled."""
-    cast = Cast(where)
+    cast = Cast(InstallationStage(where))
     try:
-        for habit in HABITS:
-            await cast.enter(habit.character)
-        async with asyncio.TaskGroup() as group:
-            for seed, habit in enumerate(HABITS):
-                group.create_task(_work(cast, habit, random.Random(seed)))
+        for character in day.CAST:
+            await cast.enter(character)
+        for number in itertools.count(1):
+            await play_day(cast, number, HOUR_SECONDS)
     finally:
         await cast.leave()
 
 
-async def _work(cast: Cast, habit: Habit, dice: random.Random) -> None:
-    name = habit.character.name
-    number = dice.randrange(10**6)
+async def play_day(cast: Cast, number: int, hour: float) -> None:
+    """Submit a day's work at its hours; returns when the day is over."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for work in sorted(day.works(hour, f"-day{number}"), key=lambda work: work.at):
+        await asyncio.sleep(max(0.0, began + work.at - loop.time()))
+        await _submit(cast, work)
+    await asyncio.sleep(max(0.0, began + day.HOURS * hour - loop.time()))
+
+
+async def _submit(cast: Cast, work: Work) -> None:
     while True:
         try:
-            busy = await _tidy(cast, name)
-            if busy < habit.most:
-                number += 1
-                await cast.submit(
-                    Work(
-                        agent=name,
-                        name=f"{name}-{number}",
-                        at=0,
-                        gpus=dice.choice(habit.gpus),
-                        seconds=dice.randint(*habit.seconds),
-                    )
-                )
-            await asyncio.sleep(dice.randint(*habit.pause))
+            if await _tidy(cast, work.agent) < _MOST:
+                await cast.submit(work)
+            return
+        except AlreadyExists:
+            return  # left from an earlier day of that number, before a restart
         except ApiError:
-            # The server restarts, or an old name comes back: neither is worth a word.
+            # The server restarts: not worth a word.
             await asyncio.sleep(_RETRY_SECONDS)
 
 

@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from bidplane.cli.common import Data, command_name, console, installation
-from bidplane.cli.example import HABITS, keep_trading
+from bidplane.cli.day import CAST
+from bidplane.cli.example import keep_trading
 from bidplane.cli.process import HOSTS
 from bidplane.errors import UserError
 from bidplane.machinery.clock import SystemClock
@@ -191,7 +192,7 @@ def _greet(running: Running, *, example: bool) -> None:
     name = command_name()
     fleet = running.fleet
     gpus = sum(len(domain) for node in fleet.nodes for domain in node.link_domains())
-    names = [habit.character.name for habit in HABITS]
+    names = [character.name for character in CAST]
     data = f" --data {running.where.folder}" if "--data" in sys.argv else ""
     console.print(
         f"Bidplane is up at [bold]{running.url}[/bold]\n"

@@ -18,6 +18,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     arrives: float
     gpus: int
     seconds: float
+    only: frozenset[int] = frozenset()  # the domains it may use, by number; empty is all
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +37,11 @@ def first_come(jobs: Sequence[Job], domains: Sequence[int]) -> list[Run]:
     runs = []
     now = 0.0
     for job in sorted(jobs, key=lambda job: (job.arrives, job.name)):
-        if job.gpus > max(domains):
+        may = job.only or range(len(domains))
+        if job.gpus > max(domains[index] for index in may):
             raise ValueError(f"{job.name} asks for {job.gpus} GPUs; no domain has as many")
         now = max(now, job.arrives)
-        while (domain := _fits(free, job.gpus, ending, now)) is None:
+        while (domain := _fits(free, job, ending, now)) is None:
             now, gpus, where = heapq.heappop(ending)
             free[where] += gpus
         free[domain] -= job.gpus
@@ -49,13 +51,17 @@ def first_come(jobs: Sequence[Job], domains: Sequence[int]) -> list[Run]:
 
 
 def _fits(
-    free: list[int], gpus: int, ending: list[tuple[float, int, int]], now: float
+    free: list[int], job: Job, ending: list[tuple[float, int, int]], now: float
 ) -> int | None:
     """The tightest domain with room, once what has ended by `now` has left."""
     while ending and ending[0][0] <= now:
         _, left, where = heapq.heappop(ending)
         free[where] += left
-    room = [(have, index) for index, have in enumerate(free) if have >= gpus]
+    room = [
+        (have, index)
+        for index, have in enumerate(free)
+        if have >= job.gpus and (not job.only or index in job.only)
+    ]
     return min(room)[1] if room else None
 
 
