@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidplane.api.money import cost
+from bidplane.api.money import rent
 from bidplane.core.market.pacing import Offer, Pace, Plan, Progress, affordable_price, bid, urgency
 
 CREDIT = 1_000_000
@@ -17,7 +17,7 @@ COVER = 60
 plans = st.builds(
     Plan,
     value=st.integers(1, 50 * CREDIT),
-    gpus=st.sampled_from([1, 2, 8]),
+    weight=st.sampled_from([7, 56, 112, 448]),
     work_seconds=st.integers(1, 7200),
     budget=st.integers(0, 100 * CREDIT),
     start=st.just(1_000),
@@ -39,7 +39,7 @@ class Run:
         offer, self.pace = bid(self.plan, self.pace, progress, now=self.now, cover_seconds=COVER)
         self.offers.append(offer)
         if offer.price and offer.price >= price:
-            self.spent += cost(price, self.plan.gpus, seconds)
+            self.spent += rent(price, self.plan.weight, seconds)
             self.ran += seconds
         self.now += 1000 * seconds
         return offer
@@ -72,17 +72,26 @@ def test_nothing_is_bid_for_work_that_is_done_or_late(plan: Plan, late: int) -> 
         assert bid(plan, Pace(), begun, now=now, cover_seconds=COVER)[0].price == 0
 
 
-@given(st.integers(0, 10**12), st.sampled_from([1, 3, 8]), st.integers(1, 600))
-def test_what_is_affordable_is_the_most_that_is(left: int, gpus: int, cover: int) -> None:
-    price = affordable_price(left, gpus, cover)
-    assert cost(price, gpus, cover) <= left
-    assert cost(price + 1, gpus, cover) > left
+@given(st.integers(0, 10**12), st.sampled_from([7, 56, 448]), st.integers(1, 600))
+def test_what_is_affordable_is_the_most_that_is(left: int, weight: int, cover: int) -> None:
+    price = affordable_price(left, weight, cover)
+    assert rent(price, weight, cover) <= left
+    assert rent(price + 1, weight, cover) > left
+
+
+@given(plans, st.integers(0, 100 * CREDIT), st.integers(0, 7000))
+def test_what_it_bids_lasts_until_the_work_is_done(plan: Plan, spent: int, ran: int) -> None:
+    """Were it to pay its bid for all that is left to do, the budget would cover it."""
+    progress = Progress(spent=min(spent, plan.budget), ran_seconds=min(ran, plan.work_seconds))
+    found, _ = bid(plan, Pace(), progress, now=2_000, cover_seconds=COVER)
+    todo = max(COVER, plan.work_seconds - progress.ran_seconds)
+    assert rent(found.price, plan.weight, todo) <= plan.budget - progress.spent
 
 
 def plan(budget: float, *, hours: float = 4, work: float = 4) -> Plan:
     return Plan(
         value=10 * CREDIT,
-        gpus=1,
+        weight=56,
         work_seconds=int(3600 * work),
         budget=int(budget * CREDIT),
         start=1_000,
@@ -112,7 +121,7 @@ def test_it_waits_for_cheap_hours_when_it_can() -> None:
         price = 8 * CREDIT if (n // 360) % 2 == 0 else CREDIT
         paced.round(price)
         if ran < paced.plan.work_seconds:
-            eager += cost(price, 1, 10)
+            eager += rent(price, 56, 10)
             ran += 10
     assert paced.ran == paced.plan.work_seconds
     assert paced.spent < eager // 2
@@ -130,5 +139,5 @@ def test_as_the_deadline_nears_it_stops_holding_back() -> None:
     early, _ = bid(tight, held, begun, now=2_000, cover_seconds=COVER)
     late, _ = bid(tight, held, begun, now=1_000 + 3_600_000, cover_seconds=COVER)
     assert early.price < 2 * CREDIT
-    assert late.price == 10 * CREDIT
+    assert late.price == 4 * CREDIT, "all that lasts for the hour it must run"
     assert urgency(tight, 3600, now=1_000) == 0

@@ -75,3 +75,13 @@ def test_the_evicted_pod_is_not_changed():
     evicted = pod(annotations={"note": "mine"})
     requeue.template(evicted)
     assert evicted["metadata"]["annotations"] == {"note": "mine"}
+
+
+def test_a_budget_goes_on_with_what_was_spent():
+    """However often it is evicted, it is the first one's work that it goes on with."""
+    first = pod(annotations={labels.BUDGET: "5"})
+    second = requeue.revived(requeue.template(first))
+    assert second["metadata"]["annotations"][labels.WORK] == first["metadata"]["uid"]
+    second["metadata"]["uid"] = "another"
+    third = requeue.revived(requeue.template(second))
+    assert third["metadata"]["annotations"][labels.WORK] == first["metadata"]["uid"]

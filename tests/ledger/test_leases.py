@@ -108,7 +108,7 @@ def test_settling_bills_and_holds_the_next_epoch(ledger: Ledger, store: Store) -
         assert not leases.needs_settling(commit, lease(ledger))
     with ledger.commit(39_000) as commit:  # less than the notice and a late round is left
         assert leases.needs_settling(commit, lease(ledger))
-        assert leases.settle(commit, id)
+        assert leases.settle(commit, id) is None
     assert balance(ledger) == 10 * CREDIT - 29 * MILLI
     assert held(ledger) == 60 * MILLI
     assert lease(ledger).charged == 29 * MILLI
@@ -129,12 +129,12 @@ def test_who_cannot_top_up_drains_on_what_was_held(ledger: Ledger, store: Store)
         id = win(commit, gpus=8).id  # holds 0.48 of 1 credit
         leases.claim(commit, id)
     with ledger.commit(29_000) as commit:
-        assert leases.settle(commit, id)  # 0.768 left, 0.48 held
+        assert leases.settle(commit, id) is None  # 0.768 left, 0.48 held
     with ledger.commit(58_000) as commit:
-        assert leases.settle(commit, id)
+        assert leases.settle(commit, id) is None
         assert balance(ledger) > 0
     with ledger.commit(87_000) as commit:
-        assert not leases.settle(commit, id)
+        assert leases.settle(commit, id) is Event.UNFUNDED
         leases.notice(commit, id, Event.UNFUNDED)
     assert lease(ledger).reclaim_at == 117_000
     with ledger.commit(500_000) as commit:
@@ -147,7 +147,7 @@ def test_who_cannot_top_up_drains_on_what_was_held(ledger: Ledger, store: Store)
 def test_time_beyond_the_hold_is_not_charged(ledger: Ledger) -> None:
     id = running(ledger)
     with ledger.commit(10_000_000) as commit:  # the exchange was away
-        assert leases.settle(commit, id)
+        assert leases.settle(commit, id) is None
     assert balance(ledger) == 10 * CREDIT - 60 * MILLI
     assert lease(ledger).metered == 0
 

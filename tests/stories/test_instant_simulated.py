@@ -16,6 +16,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD
+from bidplane.api.money import parse_credits
 from bidplane.api.pool import Divides
 from bidplane.errors import AlreadyExists, NotFound, Unavailable
 from bidplane.kube.client import Client, Object
@@ -243,3 +244,31 @@ def test_killed_anywhere_between_ask_and_end_it_is_paid_once(part: Part) -> None
             assert [lease.charged > 0 for lease in found if lease.active_at] == [True]
 
         played(story, (part, step, 0.3))
+
+
+def test_a_pod_ends_with_its_budget_and_says_so() -> None:
+    """It has notice before the last of it is spent, comes back, and is told why it waits."""
+
+    async def story(world: World) -> None:
+        chat = world.client("chat")
+        terms = {labels.BUDGET: "0.004", labels.MAX_PRICE: "0.20"}
+        asked = pod("tight", gpus=1, seconds="600", **terms)
+        await insist(chat, POD, asked)
+
+        async def says_so() -> bool:
+            found = await seen(world, "chat", "tight")
+            if found is None or found["metadata"]["annotations"].get(labels.EVICTIONS) != "1":
+                return False
+            conditions = (found.get("status") or {}).get("conditions") or ()
+            return any(c.get("reason") == "BudgetSpent" for c in conditions)
+
+        await world.until(says_so, within=LONGEST)
+        (lease,) = leases(world, "chat")
+        assert lease.reason == "BudgetSpent"
+        assert 3000 < lease.charged <= 4000
+        (bid,) = (await chat.list(BID)).items
+        assert parse_credits(bid["status"]["spent"]) == lease.charged
+        assert bid["spec"]["work"] == lease.work
+        await chat.delete(POD, "tight", "default")
+
+    played(story)

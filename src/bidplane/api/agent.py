@@ -34,6 +34,7 @@ class Strategy(enum.StrEnum):
     STEADY = "steady"
     THRIFTY = "thrifty"
     DEADLINE = "deadline"
+    PACED = "paced"
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -30,6 +30,7 @@ class BidReason(enum.StrEnum):
     BELOW_RESERVE = "BelowReserve"  # below the pool's base price
     NO_FREE_BLOCK = "NoFreeBlock"  # no price wins now: what is in the way cannot be reclaimed
     WALLET_TOO_SMALL = "WalletTooSmall"
+    BUDGET_SPENT = "BudgetSpent"  # what is left of its budget does not cover an epoch at its price
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
     NO_SUCH_POOL = "NoSuchPool"
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
@@ -84,6 +85,10 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # One GPU, or a part of one, is bought from a pool's float as soon as the instant price is
     # within `maxPrice`; until then the bid takes part in rounds as any other.
     instant: bool = False
+    # The most, in credits, that all leases of one work may cost; "" is no limit. Bids of one
+    # agent with the same `work` share it; one that names none has it for itself.
+    budget: str = ""
+    work: Annotated[str, msgspec.Meta(max_length=253)] = ""
 
 
 class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -97,3 +102,5 @@ class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease: str = ""
     gpus_sold: int = 0  # the block's size, where the ask was rounded up to one
     share_sold: str = ""  # the part of a GPU, if it is one
+    spent: str = ""  # of its budget, by all leases of its work that were billed
+    ran_seconds: int = 0  # how long these ran

@@ -185,13 +185,14 @@ class SchedulerController:
             match operation:
                 case CreateBid(bid=bid):
                     await client.create(BID, bid, bid["metadata"]["namespace"])
-                case PriceBid(bid=bid, max_price=price):
+                case PriceBid(bid=bid, max_price=price, pace=pace):
                     metadata = bid["metadata"]
+                    note = {"annotations": {labels.PACE: pace}} if pace else {}
                     await client.patch(
                         BID,
                         metadata["name"],
                         {
-                            "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                            "metadata": {"resourceVersion": metadata["resourceVersion"], **note},
                             "spec": {"maxPrice": price},
                         },
                         metadata["namespace"],

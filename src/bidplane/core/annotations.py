@@ -14,6 +14,7 @@ from datetime import datetime
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.api.money import parse_credits
 
 URGENCIES = ("low", "normal", "high")
 LONGEST_TERM = 30 * 24 * 3600
@@ -48,6 +49,13 @@ def _term(text: str) -> str | None:
     return f"{text!r} is not a number of seconds from 1 to {LONGEST_TERM}"
 
 
+def _budget(text: str) -> str | None:
+    try:
+        return None if parse_credits(text) else f"{text!r} buys nothing: leave it out for no limit"
+    except ValueError as error:
+        return str(error)
+
+
 def _yes_or_no(text: str) -> str | None:
     return None if text in ("true", "false") else f'{text!r} is not "true" or "false"'
 
@@ -64,6 +72,7 @@ _CHECKS: dict[str, Callable[[str], str | None]] = {
     labels.DEADLINE: _deadline,
     labels.URGENCY: _urgency,
     labels.TERM: _term,
+    labels.BUDGET: _budget,
     labels.INSTANT: _yes_or_no,
     labels.PREEMPTIBLE: _yes_or_no,
     labels.CHECKPOINT_COMMAND: _command,

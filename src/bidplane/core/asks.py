@@ -42,6 +42,7 @@ class Ask(msgspec.Struct, frozen=True):
     work_seconds: int = 0  # 0: it does not say
     term_seconds: int = 0  # so long nobody may displace it
     urgent: bool = False  # it asks for a round at once
+    budget: str = ""  # credits that its work may cost in all; "" is no limit
     instant: str = ""  # "true", "false"; "" leaves it to the strategy
 
 
@@ -95,6 +96,7 @@ def _ask_of(pod: Object) -> Ask:
         work_seconds=_work(annotations),
         term_seconds=_term(annotations),
         urgent=annotations.get(labels.URGENCY) == "high",
+        budget=annotations.get(labels.BUDGET, ""),
         instant=annotations.get(labels.INSTANT, ""),
     )
 

@@ -22,6 +22,7 @@ class Event(enum.StrEnum):
     MOVED = "Moved"  # to other devices, to make room for a block that was paid for
     EXPIRED = "Expired"  # its term is over and it does not renew
     UNFUNDED = "Unfunded"  # the wallet cannot cover the next epoch
+    BUDGET_SPENT = "BudgetSpent"  # the budget of its work cannot
     UNCLAIMED = "Unclaimed"  # won, and not claimed in time
     INVENTORY_CHANGED = "InventoryChanged"  # won, and a device was gone before it began
     LEFT = "Left"  # nothing uses it any more, or its agent asked for release
@@ -38,6 +39,7 @@ TRANSITIONS: dict[Phase, dict[Event, Phase]] = {
         Event.OUTBID: Phase.DRAINING,
         Event.MOVED: Phase.DRAINING,
         Event.UNFUNDED: Phase.DRAINING,
+        Event.BUDGET_SPENT: Phase.DRAINING,
         Event.EXPIRED: Phase.DRAINING,
         # A pod may exit on its own; nothing is left to drain.
         Event.LEFT: Phase.RELEASED,

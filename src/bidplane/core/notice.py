@@ -21,6 +21,7 @@ _WHY = {
     "Outbid": "another agent outbid this lease",
     "Moved": "this lease makes room for a larger block, and other GPUs are kept for its next bid",
     "Unfunded": "the wallet is empty",
+    "BudgetSpent": "its budget is spent",
 }
 # Of the notice, what is kept for the shutdown if the checkpoint takes all it can get.
 _SHUTDOWN_PART = 3

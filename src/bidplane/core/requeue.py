@@ -36,6 +36,8 @@ def template(pod: Object) -> dict[str, Any]:
     metadata = pod["metadata"]
     annotations = dict(metadata.get("annotations") or {})
     annotations[labels.EVICTIONS] = str(evictions(pod) + 1)
+    if labels.BUDGET in annotations:
+        annotations.setdefault(labels.WORK, metadata["uid"])  # what was spent is spent
     # What was said of the life that ends; only how far it got is worth keeping.
     for said in (labels.NOTICE, labels.CHECKPOINT, labels.PENDING):
         annotations.pop(said, None)

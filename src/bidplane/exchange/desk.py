@@ -24,14 +24,15 @@ from bidplane.core.market.instant import Float, Sale
 from bidplane.exchange import inventory
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView
-from bidplane.ledger import Ledger, leases
+from bidplane.ledger import Ledger, budgets, leases
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Terms, Winner
+from bidplane.ledger.leases import Budget, Terms, Winner
 from bidplane.ledger.records import Account, Lease, lease_id, wallet_of
 
 Kept: TypeAlias = tuple[tuple[str, str], ...]  # (domain, device)
 
 _NO_SHOP = Shop((), {}, {})
+_NO_BUDGET = Budget()
 
 
 class NoSale(msgspec.Struct, frozen=True):
@@ -145,7 +146,8 @@ class Desk:
             agent=agent.name,
             owner=agent.owner,
         )
-        return self._sell(winner, offers, heavy=agent.heavy, now=now)
+        budget = Budget(bid.budget, bid.work)
+        return self._sell(winner, offers, heavy=agent.heavy, now=now, budget=budget)
 
     def _lots_for(self, choice: BidView) -> Sequence[str]:
         """The lots that will do, as far as the last round knows: a new selector waits for one."""
@@ -162,7 +164,13 @@ class Desk:
         return found
 
     def _sell(
-        self, winner: Winner, offers: Sequence[Offer], *, heavy: bool, now: int
+        self,
+        winner: Winner,
+        offers: Sequence[Offer],
+        *,
+        heavy: bool,
+        now: int,
+        budget: Budget = _NO_BUDGET,
     ) -> Lease | NoSale:
         if not offers:
             return _SOLD_OUT
@@ -183,9 +191,12 @@ class Desk:
                 self.floats = {}  # another exchange has run a round since: what is free is unknown
                 return _SOLD_OUT
             account = commit.account(winner.wallet)
-            short = leases.hold_for(best.max_price, best.weight, terms) - (
-                account.available if account else 0
-            )
+            hold = leases.hold_for(best.max_price, best.weight, terms)
+            short = hold - (account.available if account else 0)
+            if budget.amount and hold > budgets.left(
+                commit, winner.wallet, budget.work, budget.amount
+            ):
+                return NoSale("BudgetSpent", "its budget does not cover what this holds")
             if account is None or not account.is_open or short > 0:
                 missing = f"the wallet is {format_credits(short)} credits short of what this holds"
                 return NoSale("WalletTooSmall", missing)
@@ -204,6 +215,7 @@ class Desk:
                 waits_for=(),
                 instant=True,
                 levy_percent=levy_percent,
+                budget=budget,
             )
         self.floats[best.lot] = best.left
         self._seen = commit.sequence

@@ -39,7 +39,7 @@ from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Term, Winner
+from bidplane.ledger.leases import Budget, Term, Winner
 from bidplane.ledger.records import REVENUE, Lease, LotPrice, TransferKind, wallet_of
 
 
@@ -172,8 +172,9 @@ def _breach(commit: Commit, stock: Sequence[Stock], unusable: Collection[str]) -
 
 def _settle(commit: Commit) -> None:
     for lease in commit.live_leases():
-        if leases.needs_settling(commit, lease) and not leases.settle(commit, lease.id):
-            leases.notice(commit, lease.id, Event.UNFUNDED)
+        settles = leases.needs_settling(commit, lease)
+        if settles and (why := leases.settle(commit, lease.id)) is not None:
+            leases.notice(commit, lease.id, why)
         elif lease.phase is Phase.ACTIVE and leases.is_expired(lease, commit.at):
             leases.notice(commit, lease.id, Event.EXPIRED)
 
@@ -276,6 +277,7 @@ def _win(
         age=age,
         levy_percent=levy_percent,
         term=Term(bid.term_seconds, bid.renews),
+        budget=Budget(bid.budget, bid.work),
     )
 
 

@@ -11,9 +11,9 @@ from bidplane.exchange import inventory
 from bidplane.exchange.desk import terms_for
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, Snapshot
-from bidplane.ledger import leases
+from bidplane.ledger import budgets, leases
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Winner
+from bidplane.ledger.leases import Budget, Winner
 from bidplane.ledger.records import Lease, wallet_of
 
 
@@ -47,6 +47,8 @@ def take_up(
             hold = leases.hold_for(bid.price, kept.weight, terms)
             if wallet is None or wallet.available < hold:
                 continue
+            if bid.budget and budgets.left(commit, kept.wallet, bid.work, bid.budget) < hold:
+                continue
             winner = Winner(
                 bid_uid=bid.uid,
                 bid_namespace=bid.namespace,
@@ -56,7 +58,13 @@ def take_up(
                 owner=agent.owner,
             )
             leases.take_up(
-                commit, kept.id, winner, terms, max_price=bid.price, levy_percent=levy_percent
+                commit,
+                kept.id,
+                winner,
+                terms,
+                max_price=bid.price,
+                levy_percent=levy_percent,
+                budget=Budget(bid.budget, bid.work),
             )
             standing = [other for other in standing if other.uid != bid.uid]
             break

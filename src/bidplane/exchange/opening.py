@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.api.money import GPU_WEIGHT
+from bidplane.api.money import GPU_WEIGHT, format_credits
 from bidplane.core.chain import block_size
 from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preemption
 from bidplane.core.market.model import ONE
@@ -17,7 +17,7 @@ from bidplane.exchange import inventory
 from bidplane.exchange.desk import Kept
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, Snapshot
-from bidplane.ledger import leases, wallets
+from bidplane.ledger import budgets, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import LotPrice, fund_of, wallet_of
 
@@ -102,11 +102,12 @@ def _asks(
 ) -> tuple[list[Ask], Refusals]:
     owners = {agent.name: agent.owner for agent in snapshot.agents}
     asks: list[Ask] = []
-    refused: Refusals = {}
+    refused: Refusals = _over_budget(commit, snapshot, standing, shop.stocks)
     ages = _ages(standing, owners, commit.at)
     for bid in standing:
         if bid.uid not in ages:
             refused[bid.uid] = BidReason.TOO_MANY_BIDS, _TOO_MANY
+        if bid.uid in refused:
             continue
         able: list[Ask] = []
         why: list[tuple[BidReason, str]] = []
@@ -125,6 +126,43 @@ def _asks(
         else:
             refused[bid.uid] = why[0]
     return asks, refused
+
+
+def _over_budget(
+    commit: Commit, snapshot: Snapshot, standing: Sequence[BidView], stocks: Sequence[Stock]
+) -> Refusals:
+    """The bids whose budget does not cover what they would hold, the earlier of one work first."""
+    wallets_of = {agent.name: wallet_of(agent.uid) for agent in snapshot.agents}
+    promised: dict[tuple[str, str], int] = {}
+    over: Refusals = {}
+    for bid in sorted(standing, key=lambda bid: (bid.created, bid.uid)):
+        if not bid.budget:
+            continue
+        key = wallets_of[bid.agent], bid.work
+        left = budgets.left(commit, *key, bid.budget) - promised.get(key, 0)
+        needed = max(
+            (
+                _hold(choice, item)
+                for choice in (bid, *bid.otherwise)
+                for item in stocks
+                if choice.pool in ("", item.pool.name)
+            ),
+            default=0,
+        )
+        if needed <= left:
+            promised[key] = promised.get(key, 0) + needed
+            continue
+        over[bid.uid] = (
+            BidReason.BUDGET_SPENT,
+            f"its budget has {format_credits(max(0, left))} left, and at its price it must hold"
+            f" {format_credits(needed)}; raise the budget, or bid less",
+        )
+    return over
+
+
+def _hold(bid: BidView, item: Stock) -> int:
+    """What it must hold to win there."""
+    return leases.hold_for(bid.price, weight_in(bid, item), item.pool.terms, bid.term_seconds)
 
 
 def standing_bids(commit: Commit, snapshot: Snapshot) -> list[BidView]:
@@ -162,13 +200,7 @@ def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], age: 
         weight=ONE + age,
         premium=preemption.TERM_PREMIUM_PERCENT if bid.term_seconds else 0,
         tie=((bid.created + 1) << 32) | chance,
-        hold={
-            item.lot: leases.hold_for(
-                bid.price, weight_in(bid, item), item.pool.terms, bid.term_seconds
-            )
-            for item in stocks
-            if bid.pool in ("", item.pool.name)
-        },
+        hold={item.lot: _hold(bid, item) for item in stocks if bid.pool in ("", item.pool.name)},
     )
 
 

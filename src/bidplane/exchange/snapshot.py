@@ -75,6 +75,8 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     renews: bool = True
     urgent: bool = False
     instant: bool = False  # may be sold from the float
+    budget: int = 0  # that the leases of its work may cost; 0 is no limit
+    work: str = ""
     created: int = 0  # seconds
     problem: str = ""  # why it cannot be read
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
@@ -250,7 +252,7 @@ def bid_view(bid: Object) -> BidView | None:
     )
     try:
         spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
-        deadline = _deadline(spec.deadline)
+        deadline, budget = _deadline(spec.deadline), _budget(spec.budget)
         for problem in shape_problems(spec):
             raise ValueError(problem)
     except ValueError as error:
@@ -266,6 +268,8 @@ def bid_view(bid: Object) -> BidView | None:
         "renews": spec.renew,
         "urgent": spec.urgent,
         "instant": spec.instant,
+        "budget": budget,
+        "work": (spec.work or view.uid) if budget else "",
     }
     otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in rest)
     return msgspec.structs.replace(first, otherwise=otherwise, **common)
@@ -284,6 +288,13 @@ def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
         match=tuple(choice.match_attribute),
         distinct=choice.distinct_attribute,
     )
+
+
+def _budget(text: str) -> int:
+    amount = parse_credits(text) if text else 0
+    if text and amount <= 0:
+        raise ValueError(f"budget: {text!r} buys nothing; leave it out for no limit")
+    return amount
 
 
 def _deadline(text: str) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from bidplane.api.bid import BidPhase, BidReason, BidStatus
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
@@ -12,6 +14,7 @@ from bidplane.core.market import Lost, LotResult, RoundResult
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
+from bidplane.ledger import budgets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import Lease, wallet_of
 from bidplane.ledger.rounds import without_round
@@ -28,8 +31,9 @@ _REFUSALS = (
     BidReason.BAD_BID,
     BidReason.DEADLINE_PASSED,
 )
-# TooManyBids stands, and is taken in when an older one is gone.
-_PUT_OFF = (BidReason.TOO_MANY_BIDS,)
+# TooManyBids stands, and is taken in when an older one is gone; one over its budget, when what
+# runs on it has ended for less, or when it bids less.
+_PUT_OFF = (BidReason.TOO_MANY_BIDS, BidReason.BUDGET_SPENT)
 
 
 def bid_statuses(
@@ -63,6 +67,16 @@ def bid_statuses(
         elif bid.uid in lost:
             free = available.get(bid.agent, "")
             statuses[bid.uid] = _lost_status(lost[bid.uid], number, free)
+    wallets_of = {agent.name: wallet_of(agent.uid) for agent in snapshot.agents}
+    for bid in snapshot.bids:
+        if bid.budget and bid.uid in statuses and bid.agent in wallets_of:
+            known = budgets.spent(commit, wallets_of[bid.agent], bid.work)
+            statuses[bid.uid] = msgspec.structs.replace(
+                statuses[bid.uid],
+                spent=format_credits(known.charged),
+                # In steps of a minute, so that a lease that runs is not news each second.
+                ran_seconds=known.seconds - known.seconds % 60,
+            )
     return statuses
 
 

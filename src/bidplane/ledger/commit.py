@@ -164,6 +164,17 @@ class Commit:
     def lease_of_bid(self, bid_uid: str) -> Lease | None:
         return self._get(LEASE, lease_id(bid_uid))
 
+    def leases_for(self, wallet: str, work: str) -> list[Lease]:
+        """Every lease of one work, whatever became of it, as this commit has it so far."""
+        stored = self._store.find(LEASE, "wallet = ? AND work = ?", wallet, work)
+        known = {lease.id: self._latest(LEASE, lease) for lease in stored}
+        for table, key in self._fresh:
+            if table == LEASE.name:
+                made: Lease = self._known[table, key]
+                if (made.wallet, made.work) == (wallet, work):
+                    known[made.id] = made
+        return list(known.values())
+
     def live_leases(self) -> list[Lease]:
         """Every lease that is not released, as this commit has it so far."""
         if self._live is None:  # read once: nobody else writes while this commit is open

@@ -22,6 +22,7 @@ from bidplane.core.market.metering import (
     cover_seconds,
     reserve_seconds,
 )
+from bidplane.ledger import budgets
 from bidplane.ledger.commit import BrokenPromise, Commit
 from bidplane.ledger.records import REVENUE, Hold, Lease, TransferKind, fund_of, lease_id
 
@@ -43,6 +44,13 @@ class Term(NamedTuple):
     renews: bool = True
 
 
+class Budget(NamedTuple):
+    """What all leases of a work may cost; see `budgets`."""
+
+    amount: int = 0  # 0 is no limit
+    work: str = ""
+
+
 class Winner(NamedTuple):
     """Who won, by the bid as it is named on the host."""
 
@@ -55,6 +63,7 @@ class Winner(NamedTuple):
 
 
 _NO_TERM = Term()
+_NO_BUDGET = Budget()
 
 
 def terms_of(lease: Lease) -> Terms:
@@ -90,6 +99,7 @@ def win(
     levy_percent: int = preemption.LEVY_PERCENT,
     term: Term = _NO_TERM,
     moved_from: str = "",
+    budget: Budget = _NO_BUDGET,
 ) -> Lease:
     """
     A new lease, its hold opened. It is ready once all of `waits_for` have left. Without a
@@ -123,6 +133,8 @@ def win(
         term_seconds=term.seconds,
         renews=term.renews,
         moved_from=moved_from,
+        budget=budget.amount,
+        work=budget.work,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
@@ -185,19 +197,28 @@ def is_expired(lease: Lease, at: int) -> bool:
     return bool(lease.term_until) and not lease.renews and at >= ends
 
 
-def settle(commit: Commit, id: str) -> bool:
-    """Bill what was used and hold the next epoch; False if the wallet cannot cover it."""
+def settle(commit: Commit, id: str) -> Event | None:
+    """Bill what was used and hold the next epoch; or why that cannot be held."""
     lease, left = _bill(commit, _lease(commit, id))
+    commit.change_lease(lease)
     terms = terms_of(lease)
     ahead = max(0, -lease.meter(commit.at).balance)  # paid already: need not be held again
     left_of_term = max(0, lease.term_until - commit.at) // 1000
     wanted = max(0, hold_for(lease.max_price, lease.weight, terms, left_of_term) - ahead)
+    why = None
+    budget = budgets.left_of(commit, lease)
+    if budget is not None and budget < wanted:
+        # Used up to the last, but never so that less than the notice would be held.
+        least = rent(lease.max_price, lease.weight, reserve_seconds(lease.notice_seconds))
+        why = Event.BUDGET_SPENT if budget < least - ahead else None
+        wanted = budget
     wallet = commit.account(lease.wallet)
-    funded = wallet is not None and wallet.available >= wanted
+    if wallet is None or wallet.available < wanted:
+        why = Event.UNFUNDED
     # Unfunded, it drains on what was already held.
-    lease = _open_hold(commit, lease, wanted if funded else left)
+    lease = _open_hold(commit, lease, left if why else wanted)
     commit.change_lease(lease)
-    return funded
+    return why
 
 
 def reprice(commit: Commit, id: str, price: int) -> None:
@@ -271,7 +292,14 @@ def keep(commit: Commit, id: str, *, domain: str, devices: tuple[Device, ...]) -
 
 
 def take_up(
-    commit: Commit, id: str, winner: Winner, terms: Terms, *, max_price: int, levy_percent: int
+    commit: Commit,
+    id: str,
+    winner: Winner,
+    terms: Terms,
+    *,
+    max_price: int,
+    levy_percent: int,
+    budget: Budget = _NO_BUDGET,
 ) -> Lease:
     """The kept devices become the winner's, at the price it had where it was moved from."""
     kept = release(commit, id, Event.LEFT)
@@ -291,6 +319,7 @@ def take_up(
         age=kept.age,
         levy_percent=levy_percent,
         moved_from=kept.moved_from,
+        budget=budget,
     )
 
 

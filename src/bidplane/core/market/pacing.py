@@ -4,32 +4,34 @@ An autobidder: what to bid this round, given what the work is worth, by when, an
 A winner pays the least it could have bid, so with money enough the best bid is the value
 itself. A budget changes that: what is spent now is missing later. So the bid is the value
 divided by (1 + μ), where μ is what a credit is worth beyond itself. μ rises while money goes
-faster than planned and falls while it goes slower; the plan is an even spend until the
-deadline, or until the work is done.
+faster than planned and falls while it goes slower; the plan is to spend what is left evenly
+until the deadline, or until the work is done.
 
-Never over: a bid's hold is never more than what is left, so no price can take more.
+Never over: no bid is higher than what lasts, so that what is left pays for all that is to be
+done, whatever the price rises to; and no hold is ever more than what is left.
 
 Near its deadline work that would be late is worth its whole value at once: urgency takes
-the discount back, step by step, once waiting any longer would miss it.
+the discount back, step by step, once waiting any longer would miss it. What lasts is its limit.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from bidplane.api.money import LARGEST_PRICE, cost
+from bidplane.api.money import GPU_WEIGHT, LARGEST_PRICE, SECONDS_PER_HOUR
 
 UNIT = 1 << 16  # μ in 65,536ths: whole numbers, the same on every machine
 # How fast μ follows: a plan overspent by its whole for an hour moves it by about 4.
 GAIN = 4
 MOST = 1000 * UNIT
+SPENT = "the budget is spent"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the agent says once."""
 
     value: int  # of a GPU-hour: the most it is worth, micro-credits
-    gpus: int
+    weight: int  # 56ths of a GPU
     work_seconds: int  # that it must run in all
     budget: int  # micro-credits for all of it
     start: int  # milliseconds
@@ -54,6 +56,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     price: int  # micro-credits per GPU-hour; 0 is no bid
     reason: str
+    pace: Pace | None = None  # what to remember until the next
 
 
 def bid(
@@ -67,42 +70,36 @@ def bid(
         return Offer(price=0, reason="the work is done"), pace
     if plan.deadline and now >= plan.deadline:
         return Offer(price=0, reason="the deadline has passed"), pace
-    # The highest price whose hold the budget can still cover.
-    affordable = affordable_price(left, plan.gpus, cover_seconds)
+    # The highest price at which what is left lasts for what is to be done: a lease's price may
+    # rise to its bid, and who bid more would run out before the work is done.
+    affordable = affordable_price(left, plan.weight, max(cover_seconds, todo))
     if affordable <= 0:
-        return Offer(price=0, reason="the budget is spent"), pace
+        return Offer(price=0, reason=SPENT), pace
     paced = plan.value * UNIT // (UNIT + pace.mu)
     worth = paced + (plan.value - paced) * urgency(plan, todo, now=now) // UNIT
     price = min(worth, affordable, LARGEST_PRICE)
     if price < worth:
-        return Offer(price=price, reason="all that the budget still covers"), pace
+        return Offer(price=price, reason="what its budget covers until it is done"), pace
     if price == plan.value:
         return Offer(price=price, reason="its value"), pace
     return Offer(price=price, reason="its value, held back so that the budget lasts"), pace
 
 
-def affordable_price(left: int, gpus: int, cover_seconds: int) -> int:
-    price = max(0, left) * 3600 // (gpus * cover_seconds)
-    while price and cost(price, gpus, cover_seconds) > left:  # cost rounds up
-        price -= 1
-    return price
+def affordable_price(left: int, weight: int, cover_seconds: int) -> int:
+    # Rent rounds up to whole micro-credits: whatever is below the next is still `left`.
+    return max(0, left) * GPU_WEIGHT * SECONDS_PER_HOUR // (weight * cover_seconds)
 
 
 def advance(plan: Plan, pace: Pace, progress: Progress, *, now: int) -> Pace:
     """μ, moved by how far the spend since the last look was from the plan's."""
     if not pace.at or now <= pace.at:
         return Pace(mu=pace.mu, spent=progress.spent, at=max(now, pace.at))
-    planned = planned_spend(plan, now) - planned_spend(plan, pace.at)
+    left, time = max(0, plan.budget - pace.spent), max(1, horizon(plan) - pace.at)
+    planned = left * min(now - pace.at, time) // time
     over = (progress.spent - pace.spent) - planned
-    hour = max(1, plan.budget * 3_600_000 // max(1, horizon(plan) - plan.start))
+    hour = max(1, left * 1000 * SECONDS_PER_HOUR // time)
     mu = pace.mu + GAIN * UNIT * over // hour
     return Pace(mu=min(max(mu, 0), MOST), spent=progress.spent, at=now)
-
-
-def planned_spend(plan: Plan, now: int) -> int:
-    """What an even spend has used by `now`."""
-    whole = max(1, horizon(plan) - plan.start)
-    return plan.budget * min(max(0, now - plan.start), whole) // whole
 
 
 def horizon(plan: Plan) -> int:

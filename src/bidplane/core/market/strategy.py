@@ -1,7 +1,7 @@
 """
 How an agent's pods bid when nobody has named a price: its strategy, asked again and again.
 
-Pure and without memory: what to bid follows from what the work is worth, how long it has waited,
+Pure: what to bid follows from what the work is worth, how long it has waited,
 when it must be done, and what the agent has promised already. A winner pays the least it
 could have bid, so these never save by bidding low; they save by being willing to wait.
 
@@ -9,6 +9,7 @@ could have bid, so these never save by bidding low; they save by being willing t
     steady    the same, but all leases together never promise more an hour than is granted an hour
     thrifty   begins at a quarter of it, and after an hour of waiting offers all of it
     deadline  a quarter of it while there is time, all of it when waiting longer would be too late
+    paced     so much of it that a budget lasts until the work is done or due (`pacing`)
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import msgspec
 from bidplane.api.agent import Strategy
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.market import pacing
-from bidplane.core.market.pacing import Offer, Plan
+from bidplane.core.market.pacing import Offer, Pace, Plan, Progress
 
 PATIENCE_SECONDS = 3600  # until a thrifty bid offers all
+COVER_SECONDS = 60  # what a bid must hold, in a pool with the default terms
 FIRST_PART = 4  # of the value, a quarter, is what waiting bids begin with
 
 
@@ -32,6 +34,10 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int = 0  # milliseconds; 0 is none
     hourly: int = 0  # micro-credits the agent is granted an hour; 0 is no plan
     promised: int = 0  # of those, what its leases may cost
+    budget: int = 0  # micro-credits that the work may cost in all; 0 is no limit
+    spent: int = 0  # of that, so far
+    ran_seconds: int = 0  # of the work, so far
+    pace: Pace = Pace()  # what was remembered of the last offer
 
 
 def offer(strategy: Strategy, wish: Wish, *, now: int) -> Offer:
@@ -53,15 +59,38 @@ def offer(strategy: Strategy, wish: Wish, *, now: int) -> Offer:
                 return Offer(price=0, reason="its deadline has passed")
             plan = Plan(
                 value=wish.value,
-                gpus=1,
+                weight=wish.weight,
                 work_seconds=wish.work_seconds,
                 budget=0,
                 start=wish.since,
                 deadline=wish.deadline,
             )
             return _part(wish.value, pacing.urgency(plan, wish.work_seconds, now=now))
+        case Strategy.PACED if wish.budget:
+            return _paced(wish, now)
         case _:
             return Offer(price=wish.value, reason="its value")
+
+
+def _paced(wish: Wish, now: int) -> Offer:
+    plan = Plan(
+        value=wish.value,
+        weight=wish.weight,
+        work_seconds=wish.work_seconds,
+        budget=wish.budget,
+        start=wish.since,
+        deadline=wish.deadline,
+    )
+    # Work that takes longer than it said is not done: its pod still waits.
+    ran = min(wish.ran_seconds, wish.work_seconds - 1)
+    found, pace = pacing.bid(
+        plan,
+        wish.pace,
+        Progress(spent=wish.spent, ran_seconds=ran),
+        now=now,
+        cover_seconds=COVER_SECONDS,
+    )
+    return msgspec.structs.replace(found, pace=pace)
 
 
 def _part(value: int, urgency: int) -> Offer:

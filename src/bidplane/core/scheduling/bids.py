@@ -19,10 +19,15 @@ def bid_for_pod(
     claimed: dict[str, Any] | None = None,
     *,
     instant: bool = False,
+    pace: str = "",
 ) -> dict[str, Any]:
-    """`instant`: it is bought from a pool's float, if it is as little as a float sells."""
+    """
+    `instant`: it is bought from a pool's float, if it is as little as a float sells. `pace`: what
+    the agent's strategy remembers with it.
+    """
     metadata = pod["metadata"]
     spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
+    spec |= _budget(pod, ask)
     if instant and spec["gpus"] == spec.get("blocks", 1) == 1 and not ask.term_seconds:
         spec["instant"] = True
     return {
@@ -35,6 +40,7 @@ def bid_for_pod(
                 labels.POD_UID: metadata["uid"],
                 labels.POD_NAME: cut(metadata["name"], 63),
             },
+            **({"annotations": {labels.PACE: pace}} if pace else {}),
             # The pod's end is the bid's end.
             "ownerReferences": [
                 {
@@ -62,6 +68,7 @@ def bid_for_gang(
     spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
     if spec.get("otherwise"):
         spec["otherwise"] = [{**choice, "blocks": blocks} for choice in spec["otherwise"]]
+    spec |= _budget(pod, ask)
     return {
         "apiVersion": BID.api_version,
         "kind": BID.kind,
@@ -76,7 +83,8 @@ def bid_for_gang(
 
 def _of_claim(ask: Ask, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
     terms = {key: value for key, value in _bid_spec(ask, max_price).items() if key != "gpus"}
-    others = [{**terms, **choice} for choice in claimed.get("otherwise") or ()]
+    shape = {key: value for key, value in _shape(ask, max_price).items() if key != "gpus"}
+    others = [{**shape, **choice} for choice in claimed.get("otherwise") or ()]
     return {**terms, **claimed, **({"otherwise": others} if others else {})}
 
 
@@ -87,6 +95,17 @@ def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
         **({"termSeconds": ask.term_seconds} if ask.term_seconds else {}),
         **({"urgent": True} if ask.urgent else {}),
     }
+
+
+def _budget(pod: Object, ask: Ask) -> dict[str, Any]:
+    """What it may cost, with all that shares it: its controller's other pods, or what it was."""
+    if not ask.budget:
+        return {}
+    metadata = pod["metadata"]
+    owners = metadata.get("ownerReferences") or ()
+    controllers = [owner["uid"] for owner in owners if owner.get("controller")]
+    before = (metadata.get("annotations") or {}).get(labels.WORK, metadata["uid"])
+    return {"budget": ask.budget, "work": next(iter(controllers), before)}
 
 
 def _shape(ask: Ask, max_price: str) -> dict[str, Any]:

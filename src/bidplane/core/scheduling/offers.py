@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
+
+import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
@@ -13,8 +16,9 @@ from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
 from bidplane.core.asks import WORK_SECONDS, Ask
 from bidplane.core.chain import FRACTIONS, block_size
+from bidplane.core.market import pacing
 from bidplane.core.market.metering import reprice as worth_repricing
-from bidplane.core.market.pacing import Offer
+from bidplane.core.market.pacing import Offer, Pace
 from bidplane.core.market.strategy import Wish, offer
 from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
 from bidplane.core.scheduling.seen import (
@@ -40,7 +44,7 @@ def is_instant(snapshot: Snapshot, ask: Ask) -> bool:
     """
     if ask.instant:
         return ask.instant == "true"
-    waits = snapshot.strategy in (Strategy.THRIFTY, Strategy.DEADLINE)
+    waits = snapshot.strategy in (Strategy.THRIFTY, Strategy.DEADLINE, Strategy.PACED)
     return ask.urgent or bool(ask.max_price) or not waits
 
 
@@ -63,16 +67,31 @@ def offers_of(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
     return offers
 
 
-def bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: int) -> Iterator[Operation]:
+def bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: Offer) -> Iterator[Operation]:
     if ask.max_price and bid["spec"]["maxPrice"] != ask.max_price:
         yield PriceBid(bid, ask.max_price)  # its author changed it while it waits
     if ask.max_price or snapshot.strategy is Strategy.MANUAL:
         return
-    before = parse_credits(bid["spec"]["maxPrice"])
-    if offered == 0:
-        yield DeleteBid(bid)
-    elif worth_repricing(before, offered) or (offered > before and offered == _value(snapshot)):
-        yield PriceBid(bid, format_credits(offered))
+    before, price = parse_credits(bid["spec"]["maxPrice"]), offered.price
+    if price == 0:
+        # A spent budget is known by the bid alone: it stands, and the exchange says why in vain.
+        if offered.reason != pacing.SPENT:
+            yield DeleteBid(bid)
+    elif worth_repricing(before, price) or (price > before and price == _value(snapshot)):
+        yield PriceBid(bid, format_credits(price), pace_text(offered))
+
+
+def pace_text(offered: Offer) -> str:
+    """What a Bid says of its pace, for the next look; "" if it has none."""
+    return msgspec.json.encode(offered.pace).decode() if offered.pace is not None else ""
+
+
+def _pace_of(bid: Object | None) -> Pace:
+    text = ((bid or {}).get("metadata", {}).get("annotations") or {}).get(labels.PACE, "")
+    try:
+        return msgspec.json.decode(text, type=Pace) if text else Pace()
+    except msgspec.MsgspecError:  # its owner wrote something else there
+        return Pace()
 
 
 def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
@@ -88,8 +107,23 @@ def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
         deadline=_milliseconds(ask.deadline),
         hourly=snapshot.hourly,
         promised=promised,
+        **_progress(snapshot, pod, ask),
     )
     return offer(snapshot.strategy, wish, now=round(1000 * snapshot.now))
+
+
+def _progress(snapshot: Snapshot, pod: Object, ask: Ask) -> dict[str, Any]:
+    """What a pod with a budget has come to, as the exchange says on its bid."""
+    if not ask.budget:
+        return {}
+    bid = bid_of(snapshot, pod)
+    status = (bid or {}).get("status") or {}
+    return {
+        "budget": parse_credits(ask.budget),
+        "spent": parse_credits(status.get("spent") or "0"),
+        "ran_seconds": status.get("ranSeconds", 0),
+        "pace": _pace_of(bid),
+    }
 
 
 def _created(obj: Object) -> str:

@@ -20,6 +20,7 @@ class PriceBid(msgspec.Struct, frozen=True):
 
     bid: Object
     max_price: str
+    pace: str = ""  # what the strategy wants to remember with it
 
 
 class DeleteBid(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from bidplane.core.scheduling.claimants import claimant
 from bidplane.core.scheduling.gangs import Alone, Seat, Stands, Together, guest, step
 from bidplane.core.scheduling.groups import Gang, Gangs, Unclear
 from bidplane.core.scheduling.groupstatus import told_of_groups
-from bidplane.core.scheduling.offers import bid_anew, is_instant, offers_of
+from bidplane.core.scheduling.offers import bid_anew, is_instant, offers_of, pace_text
 from bidplane.core.scheduling.operations import (
     BindPod,
     CreateBid,
@@ -126,8 +126,8 @@ def _single(snapshot: Snapshot, pod: Object, ask: Ask, offered: Offer) -> Iterat
     if bid is None:
         if offered.price:
             price = format_credits(offered.price)
-            instant = is_instant(snapshot, ask)
-            yield CreateBid(pod, bid_for_pod(pod, ask, price, instant=instant))
+            instant, pace = is_instant(snapshot, ask), pace_text(offered)
+            yield CreateBid(pod, bid_for_pod(pod, ask, price, instant=instant, pace=pace))
         else:
             yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
         return
@@ -140,7 +140,7 @@ def _single(snapshot: Snapshot, pod: Object, ask: Ask, offered: Offer) -> Iterat
         yield BindPod(pod, lease["metadata"]["name"])
         return
     if lease is None and phase_of(bid) in ("", BidPhase.WAITING):
-        yield from bid_anew(snapshot, ask, bid, offered.price)
+        yield from bid_anew(snapshot, ask, bid, offered)
     yield why_waiting(pod, bid, lease)
 
 
@@ -168,7 +168,7 @@ def _of_gang(
                 yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
         case Stands(bid=bid, lease=lease, members=members):
             if members and lease is None and phase_of(bid) in ("", BidPhase.WAITING):
-                yield from bid_anew(snapshot, ask, bid, _least(offers, members).price)
+                yield from bid_anew(snapshot, ask, bid, _least(offers, members))
             yield why_waiting(pod, bid, lease)
         case Alone():
             yield from _single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
