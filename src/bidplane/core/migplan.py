@@ -3,7 +3,7 @@ Which MIG instances to make, unmake and move.
 
 Instances are made where they take least from what could still be made. When a larger one is
 wanted and no GPU has room for it, small ones that may be moved are moved together, if whoever
-wants it pays more than the moves cost. What is returned is a proposal: nothing moves by itself.
+wants it pays more than the moves cost. What is returned is a plan: others carry it out.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from bidplane.core import mig
 from bidplane.core.chain import FRACTIONS, Leaf, uncut
 from bidplane.core.market import Domain, Incumbent, preemption
 from bidplane.core.market.lots import Kind, partition
-from bidplane.core.market.model import ONE, Won
+from bidplane.core.market.model import ONE, Moved, Won
 from bidplane.exchange.snapshot import BidView, DeviceView, PoolView
 from bidplane.ledger.leases import is_protected
 from bidplane.ledger.records import Lease
@@ -314,16 +314,20 @@ def incumbents(
 
 
 def _has_settled(lease: Lease, at: int) -> bool:
-    """Whether it can be asked to move: of whole GPUs, and not still where it just went."""
-    return not lease.share and at >= lease.active_at + 1000 * lease.epoch_seconds
+    """
+    Whether it can be asked to move: whole GPUs, or one MIG instance; and not still where it
+    just went.
+    """
+    can = not lease.share or ("/" not in lease.share and lease.gpus == 1)
+    return can and at >= lease.active_at + 1000 * lease.epoch_seconds
 
 
 def _is_sold(stock: Stock, device: Device) -> bool:
     return not device.share or fits_geometry(stock, device)
 
 
-def seat(stock: Stock, won: Won) -> tuple[Device, ...]:
-    """The devices, or parts of devices, that a winner gets."""
+def seat(stock: Stock, won: Won | Moved) -> tuple[Device, ...]:
+    """The devices, or parts of devices, that a winner gets, or that are kept for who moves."""
     keys = {device_key(device): device for device in stock.where}
     whole = [keys[key] for key in won.devices]
     leaf = stock.leaf(won.share)

@@ -20,8 +20,7 @@ from bidplane.ledger.records import Lease, wallet_of
 def make_move(commit: Commit, item: Stock, move: Moved) -> None:
     """Its notice, its compensation, and the devices that are kept for its holder's next bid."""
     leases.notice(commit, move.lease, Event.MOVED, compensation=move.compensation)
-    keys = {inventory.device_key(device): device for device in item.where}
-    devices = tuple(keys[key] for key in move.devices)
+    devices = inventory.seat(item, move)
     leases.keep(commit, move.lease, domain=move.domain, devices=devices)
 
 
@@ -72,7 +71,8 @@ def take_up(
 
 
 def _can_take_up(bid: BidView, kept: Lease, shop: Shop) -> bool:
-    if bid.share or bid.spread or bid.blocks != 1 or bid.term_seconds:
+    if bid.share != kept.share or bid.spread or bid.blocks != 1 or bid.term_seconds:
         return False
-    where = [item.lot for item in shop.stocks if kept.devices[0] in item.where]
-    return block_size(bid.gpus) == kept.gpus and set(where) <= set(shop.lots_for(bid))
+    where = [item.lot for item in shop.stocks if kept.devices[0].whole in item.where]
+    wanted = bid.gpus if bid.share else block_size(bid.gpus)
+    return wanted == kept.gpus and set(where) <= set(shop.lots_for(bid))

@@ -9,7 +9,16 @@ import msgspec
 from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
-from bidplane.core.market import Ask, Lost, LotResult, RoundInput, RoundResult, Won
+from bidplane.core.market import (
+    Ask,
+    Incumbent,
+    Lost,
+    LotResult,
+    Moved,
+    RoundInput,
+    RoundResult,
+    Won,
+)
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
@@ -266,9 +275,10 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
             agent=running[move.lease].agent,
             event="Moved",
             message=(
-                f"moves from {running[move.lease].domain} to {move.domain}, to make room;"
+                f"moves from {_seat(running[move.lease])} to {_seat(move)}, to make room;"
                 f" compensated with {format_credits(move.compensation)}"
             ),
+            share=move.share,
             pool=running[move.lease].lot,
             lease=lease_name(move.lease),
             gpus=running[move.lease].gpus,
@@ -278,6 +288,11 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         for move in result.moved
     ]
     return won + displaced + moved + lost
+
+
+def _seat(one: Incumbent | Moved) -> str:
+    """Of a part its GPU, else its domain: where it is, as far as that matters."""
+    return one.devices[0].rpartition("/")[2] if one.share else one.domain
 
 
 def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:

@@ -12,7 +12,7 @@ Only leases move whose agent has agreed to it, each as a whole, to devices that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from bidplane.api.money import SECONDS_PER_HOUR
@@ -38,11 +38,14 @@ class Move(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The cheapest moves that free one domain for a block, whoever wants it."""
+    """The cheapest moves that free one domain, or one GPU, for a block, whoever wants it."""
 
     size: int
     domain: str
     moves: tuple[Move, ...]
+    # Of parts that leave one GPU: which it is; and for each move the GPU and places it goes to.
+    device: str = ""
+    homes: tuple[tuple[str, tuple[int, ...]], ...] = ()
 
     def fee(self, owner: str) -> int:
         """What a bid of that owner owes for them. Agents of one owner owe each other nothing."""
@@ -66,15 +69,25 @@ class Made(NamedTuple):
 
 
 def make_room(
-    lot: Lot, free: Free, incumbents: Iterable[Incumbent], bidders: Iterable[Bidder]
+    lot: Lot,
+    free: Free,
+    incumbents: Iterable[Incumbent],
+    bidders: Iterable[Bidder],
+    whole: Callable[[], Plan | None] = lambda: None,
 ) -> Made | None:
-    """For which bid room is made, and how; None if none pays for it."""
+    """
+    For which bid room is made, and how; None if none pays for it. `whole` finds the moves of
+    parts that leave a GPU to whoever wants one.
+    """
     movable = [incumbent for incumbent in incumbents if incumbent.movable]
     if not movable:
         return None
     waiting = [bidder for bidder in bidders if _is_one_block(bidder.contestant.block)]
     sizes = sorted({bidder.contestant.block.size for bidder in waiting})
-    plans = {size: plan for size in sizes if (plan := propose(lot, free, movable, size))}
+    blocks = [incumbent for incumbent in movable if not incumbent.share]
+    plans = {size: plan for size in sizes if (plan := propose(lot, free, blocks, size))}
+    if 1 in sizes and not any(free.values()) and (plan := whole()) is not None:
+        plans[1] = plan
     able = [
         bidder
         for bidder in waiting
@@ -93,7 +106,7 @@ def make_room(
 
 
 def _is_one_block(block: Block) -> bool:
-    return block.size > 1 and block.count == 1 and not block.rest and not block.is_pinned
+    return block.size > 0 and block.count == 1 and not block.rest and not block.is_pinned
 
 
 def propose(lot: Lot, free: Free, movable: Sequence[Incumbent], size: int) -> Plan | None:

@@ -230,6 +230,8 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True):
     domain: str  # where it goes to
     devices: tuple[str, ...]
     compensation: int
+    share: str = ""  # of its device, if it is not all of it
+    places: tuple[tuple[int, ...], ...] = ()  # and where there
 
 
 class LotResult(msgspec.Struct, frozen=True, kw_only=True):
