@@ -58,6 +58,8 @@ class Recorded:
         few = ("Count", "HandleByIndex", "UUID", "PcieLinkWidth")
 
         def ask(*arguments):
+            if name not in answers:
+                raise Lost("Not Supported")
             if name == self.broken:
                 raise Lost("GPU is lost")
             if arguments[:1] == (1,) and not name.endswith(few):
@@ -86,6 +88,53 @@ def test_a_card_and_one_that_tells_little():
     assert second.link_is_degraded
     assert second.utilisation_percent is second.memory_used_bytes is second.power_watts is None
     assert second.processes == ()
+
+
+class Cut(Recorded):
+    """Its first card has MIG on, and one instance."""
+
+    def __getattr__(self, name):
+        answers = {
+            "nvmlDeviceGetMigMode": lambda card: (1, 1),
+            "nvmlDeviceGetMaxMigDeviceCount": lambda card: 7,
+            "nvmlDeviceGetGpuInstanceId": lambda part: 9,
+        }
+        of_part = {
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3, free=7),
+            "nvmlDeviceGetName": "NVIDIA H100 MIG 1g.10gb",
+            "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=7, usedGpuMemory=2)],
+        }
+        if name == "nvmlDeviceGetMigDeviceHandleByIndex":
+            return self._part
+        ask = super().__getattr__(name)
+
+        def answer(*arguments):
+            if arguments[:1] == ("part",):
+                return of_part[name] if name in of_part else answers[name](*arguments)
+            return answers[name](*arguments) if name in answers else ask(*arguments)
+
+        return answer
+
+    def _part(self, card, index):
+        if (card, index) != (0, 2):
+            raise Lost("Not Found")
+        return "part"
+
+
+def test_a_card_that_is_cut_tells_of_its_instances():
+    first, part, _ = NvmlReader("box", nvml=Cut(), xids={"GPU-a": 63}).read_now()
+    assert (first.instance, first.xid) == ("", 63)
+    assert (part.uuid, part.profile, part.instance, part.xid) == ("GPU-a", "1g.10gb", "9", 63)
+    assert (part.memory_used_bytes, part.memory_total_bytes) == (3, 10)
+    assert part.processes == (ProcessMemory(pid=7, bytes=2),)
+    assert part.utilisation_percent is None
+
+
+def test_errors_are_known_only_to_who_listened():
+    first, second = NvmlReader("box", nvml=Recorded()).read_now()
+    assert first.xid is second.xid is None
+    first, second = NvmlReader("box", nvml=Recorded(), xids={"GPU-b": 79}).read_now()
+    assert (first.xid, second.xid) == (0, 79)
 
 
 def test_a_card_that_is_lost_is_a_clear_line():

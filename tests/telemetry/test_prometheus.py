@@ -28,7 +28,12 @@ from bidplane.telemetry.model import Holder
 from bidplane.telemetry.prometheus import PrometheusReader
 from bidplane.wiring.node import run_nodes
 
-FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=2, memory="80Gi")])
+FLEET = Fleet(
+    nodes=[
+        NodeDeclaration(name="h100-a", product="H100", gpus=2, memory="80Gi"),
+        NodeDeclaration(name="mig-a", product="A100", gpus=1, memory="40Gi", mig=True),
+    ]
+)
 PATIENCE = 60.0
 
 
@@ -74,29 +79,20 @@ class Running:
         self._log.close()
 
 
-async def with_a_pod(client):
-    await client.create(NAMESPACE, {"metadata": {"name": "agent-a"}})
+async def with_a_pod(client, name, node, device, **notes):
     exactly = {"deviceClassName": "gpu.bidplane.dev", "count": 1}
     spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
-    await client.create(RESOURCE_CLAIM, {"metadata": {"name": "c"}, "spec": spec}, "agent-a")
-    result = {
-        "request": "gpus",
-        "driver": "gpu.bidplane.dev",
-        "pool": "h100-a",
-        "device": "gpu-1",
-    }
+    await client.create(RESOURCE_CLAIM, {"metadata": {"name": name}, "spec": spec}, "agent-a")
+    result = {"request": "gpus", "driver": "gpu.bidplane.dev", "pool": node, "device": device}
     status = {"status": {"allocation": {"devices": {"results": [result]}}}}
-    await client.patch(RESOURCE_CLAIM, "c", status, "agent-a", subresource="status")
-    notes = {
-        "bidplane.dev/simulated-utilisation-percent": "50",
-        "bidplane.dev/simulated-memory-percent": "25",
-    }
+    await client.patch(RESOURCE_CLAIM, name, status, "agent-a", subresource="status")
+    annotations = {f"bidplane.dev/simulated-{key.replace('_', '-')}": v for key, v in notes.items()}
     pod = {
-        "metadata": {"name": "train", "annotations": notes},
+        "metadata": {"name": name, "annotations": annotations},
         "spec": {
-            "nodeName": "h100-a",
+            "nodeName": node,
             "containers": [{"name": "main", "image": "x"}],
-            "resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}],
+            "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
         },
     }
     await client.create(POD, pod, "agent-a")
@@ -136,13 +132,16 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             asyncio.create_task(serve(server, listener, files)),
             asyncio.create_task(run_nodes(nodes, clock=clock)),
         ]
-        await with_a_pod(client)
+        await client.create(NAMESPACE, {"metadata": {"name": "agent-a"}})
+        told = {"utilisation_percent": "50", "memory_percent": "25"}
+        await with_a_pod(client, "train", "h100-a", "gpu-1", **told)
+        await with_a_pod(client, "small", "mig-a", "gpu-0-mig-1g5gb-3", xid="63", **told)
         config = scraped(tmp_path, files, tokens.issue(who), listener.getsockname()[1])
         try:
             with Running(prometheus_binary, config, tmp_path) as prometheus:
                 reader = PrometheusReader(prometheus.url)
-                idle, busy = await until_read(
-                    reader, lambda found: len(found) == 2 and found[1].holder is not None
+                found = await until_read(
+                    reader, lambda found: len(found) == 4 and found[1].holder is not None
                 )
                 await reader.close()
         finally:
@@ -151,9 +150,9 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             await asyncio.gather(*tasks, return_exceptions=True)
             listener.close()
             await planes.close()
-        return idle, busy
+        return found
 
-    idle, busy = asyncio.run(whole())
+    idle, busy, cut, part = asyncio.run(whole())
     assert (idle.node, idle.index, idle.uuid, idle.product) == ("h100-a", 0, "GPU-h100-a-0", "H100")
     assert (idle.utilisation_percent, idle.holder, idle.xid) == (0, None, 0)
     assert busy.holder == Holder(namespace="agent-a", pod="train", container="main")
@@ -162,6 +161,67 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
     assert busy.memory_total_bytes == idle.memory_total_bytes == 80 << 30
     assert busy.power_watts > idle.power_watts
     assert (busy.pcie_link_width, busy.pcie_link_width_max) == (16, 16)
+    assert [process.bytes for process in busy.processes] == [20 << 30]
+    assert (cut.node, cut.instance, cut.utilisation_percent, cut.holder) == (
+        "mig-a",
+        "",
+        None,
+        None,
+    )
+    assert (part.uuid, part.profile, part.instance) == (cut.uuid, "1g.5gb", "10")
+    assert part.holder == Holder(namespace="agent-a", pod="small", container="main")
+    assert part.memory_total_bytes == 5 << 30
+    assert 45 <= part.engine_percent <= 55
+    assert (part.xid, cut.xid) == (63, 63), "the error is the card's"
+
+
+EXPORTER = b"""\
+# TYPE DCGM_FI_DEV_XID_ERRORS gauge
+DCGM_FI_DEV_XID_ERRORS{gpu="0",UUID="GPU-a",device="nvidia0",modelName="NVIDIA A100",\
+hostname="gpu-7",err_code="79",err_msg="GPU has fallen off the bus"} 79
+# TYPE DCGM_FI_DEV_FB_USED gauge
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA A100",\
+GPU_I_PROFILE="3g.20gb",GPU_I_ID="2",hostname="gpu-7",namespace="ml",pod="serve",container="m"} 7
+# TYPE DCGM_FI_PROF_GR_ENGINE_ACTIVE gauge
+DCGM_FI_PROF_GR_ENGINE_ACTIVE{gpu="1",UUID="GPU-b",device="nvidia1",modelName="NVIDIA A100",\
+GPU_I_PROFILE="3g.20gb",GPU_I_ID="2",hostname="gpu-7",namespace="ml",pod="serve",container="m"} 0.5
+"""
+
+
+@pytest.mark.slow
+def test_an_exporters_errors_and_instances_through_prometheus(prometheus_binary, tmp_path):
+    """A page as dcgm-exporter prints it, scraped with the labels Prometheus adds and renames."""
+
+    async def whole():
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
+            head += b"Content-Length: %d\r\nConnection: close\r\n\r\n" % len(EXPORTER)
+            writer.write(head + EXPORTER)
+            await writer.drain()
+            writer.close()
+
+        exporter = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = exporter.sockets[0].getsockname()[1]
+        # As Kubernetes' discovery does: the exporter's own pod is the target's.
+        target = {"targets": [f"127.0.0.1:{port}"], "labels": {"pod": "exporter-x"}}
+        job = {"job_name": "dcgm", "scrape_interval": "1s", "static_configs": [target]}
+        config = tmp_path / "prometheus.yml"
+        config.write_text(json.dumps({"scrape_configs": [job]}))
+        try:
+            with Running(prometheus_binary, config, tmp_path) as prometheus:
+                reader = PrometheusReader(prometheus.url)
+                found = await until_read(reader, lambda found: len(found) == 2)
+                await reader.close()
+                return found
+        finally:
+            exporter.close()
+
+    sick, part = asyncio.run(whole())
+    assert (sick.node, sick.uuid, sick.xid) == ("gpu-7", "GPU-a", 79)
+    assert (part.uuid, part.profile, part.instance) == ("GPU-b", "3g.20gb", "2")
+    assert (part.memory_used_bytes, part.engine_percent) == (7 << 20, 50.0)
+    assert part.holder == Holder(namespace="ml", pod="serve", container="m")
 
 
 @pytest.mark.parametrize(

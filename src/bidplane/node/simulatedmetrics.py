@@ -35,11 +35,13 @@ def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counte
     for node in fleet.nodes:
         pieces = _pieces(node, held) if node.mig else {}
         for gpu in machine_of(node).gpus:
-            own = pieces.get(gpu.uuid, [])
-            pod = held.get(f"{node.name}/{gpu.name}")
-            yield _one(node, gpu, _load(fleet, pod, now), now, cut=bool(own))
-            for part, holder in own:
-                yield _one(node, gpu, _load(fleet, holder, now), now, part=part)
+            own = [(part, _load(fleet, pod, now)) for part, pod in pieces.get(gpu.uuid, [])]
+            whole = _load(fleet, held.get(f"{node.name}/{gpu.name}"), now)
+            if own:  # an error is the card's, whoever caused it
+                whole = Load(xid=max(load.xid for _, load in own))
+            yield _one(node, gpu, whole, now, cut=bool(own))
+            for part, load in own:
+                yield _one(node, gpu, load, now, part=part)
 
 
 def _pieces(node: NodeDeclaration, held: dict[str, Object]) -> dict[str, list[tuple[Part, Object]]]:

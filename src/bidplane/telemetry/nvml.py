@@ -8,7 +8,7 @@ fallen off its bus can hold a call for seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
@@ -43,13 +43,23 @@ class Nvml(Protocol):
     def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
     def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
     def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetGpuInstanceId(self, handle: Any) -> int: ...  # noqa: N802
 
 
 class NvmlReader:
-    """`node` names this machine. XIDs are events in NVML, not counters: they stay None here."""
+    """
+    `node` names this machine. XIDs are events in NVML, not counters: who has listened for them
+    gives the last of each GPU, by UUID; else they are not known.
+    """
 
-    def __init__(self, node: str, *, nvml: Nvml | None = None) -> None:
+    def __init__(
+        self, node: str, *, xids: Mapping[str, int] | None = None, nvml: Nvml | None = None
+    ) -> None:
         self._node = node
+        self._xids = xids
         self._nvml: Nvml = nvml if nvml is not None else pynvml
 
     async def read(self) -> list[Counters]:
@@ -62,15 +72,56 @@ class NvmlReader:
         except nvml.NVMLError as error:
             raise UserError(f"this machine's GPUs cannot be read: {error}") from error
         try:
-            return [self._device(index) for index in range(nvml.nvmlDeviceGetCount())]
+            return [
+                one for index in range(nvml.nvmlDeviceGetCount()) for one in self._counters(index)
+            ]
         except nvml.NVMLError as error:
             raise UserError(f"this machine's GPUs cannot be read: {error}") from error
         finally:
             nvml.nvmlShutdown()
 
-    def _device(self, index: int) -> Counters:
+    def _counters(self, index: int) -> Iterator[Counters]:
+        """A GPU, and after it the MIG instances it is cut into."""
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+        whole = self._device(index, handle)
+        yield whole
+        mode = self._try(self._nvml.nvmlDeviceGetMigMode, handle)
+        for at in range((mode and mode[0] and self._count(handle)) or 0):
+            part = self._try(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, at)
+            if part is not None:
+                yield self._instance(whole, part)
+
+    def _count(self, handle: Any) -> int:
+        return self._try(self._nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
+
+    def _instance(self, whole: Counters, handle: Any) -> Counters:
+        """Memory and processes; how busy it is NVML says of no instance."""
+        memory = self._try(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+        # "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+        name = _text(self._try(self._nvml.nvmlDeviceGetName, handle) or "")
+        number = self._try(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
+        return Counters(
+            node=whole.node,
+            index=whole.index,
+            uuid=whole.uuid,
+            product=whole.product,
+            profile=name.rpartition("MIG ")[2] if "MIG " in name else "",
+            instance="" if number is None else str(number),
+            memory_used_bytes=int(memory.used) if memory is not None else None,
+            memory_free_bytes=int(memory.free) if memory is not None else None,
+            xid=whole.xid,
+            processes=self._processes(handle),
+        )
+
+    def _processes(self, handle: Any) -> tuple[ProcessMemory, ...]:
+        return tuple(
+            ProcessMemory(pid=process.pid, bytes=process.usedGpuMemory)
+            for process in self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
+        )
+
+    def _device(self, index: int, handle: Any) -> Counters:
         nvml = self._nvml
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -79,7 +130,7 @@ class NvmlReader:
         return Counters(
             node=self._node,
             index=index,
-            uuid=_text(nvml.nvmlDeviceGetUUID(handle)),
+            uuid=uuid,
             product=_text(self._try(nvml.nvmlDeviceGetName, handle) or ""),
             utilisation_percent=float(rates.gpu) if rates is not None else None,
             memory_used_bytes=int(memory.used) if memory is not None else None,
@@ -93,10 +144,8 @@ class NvmlReader:
             pcie_link_width=self._try(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
             pcie_link_width_max=self._try(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
             pcie_link_generation=self._try(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-            processes=tuple(
-                ProcessMemory(pid=process.pid, bytes=process.usedGpuMemory)
-                for process in self._try(nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
-            ),
+            xid=None if self._xids is None else self._xids.get(uuid, 0),
+            processes=self._processes(handle),
         )
 
     def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:

@@ -127,6 +127,7 @@ class ProcessNode:
     ) -> None:
         self._client, self._name, self._clock = client, identity.name, clock
         self.pods = Informer(client, POD, clock=clock, fields=f"spec.nodeName={identity.name}")
+        self._inventory = inventory
         cards = inventory.instances(settings.state)
         self.partitions = (
             Partitions(cards, file=settings.state / "partitions.json") if cards else None
@@ -149,7 +150,7 @@ class ProcessNode:
     async def _counters(self) -> list[Counters]:
         """Of this machine's GPUs; none where no driver is."""
         try:
-            return await NvmlReader(self._name).read()
+            return await NvmlReader(self._name, xids=self._inventory.xids()).read()
         except UserError:
             return []
 

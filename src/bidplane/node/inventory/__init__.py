@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,10 +25,16 @@ class Inventory(Protocol):
     def instances(self, folder: Path) -> Instances | None:
         """Who cuts its cards, if they can be; `folder` is for what must be remembered."""
 
+    def xids(self) -> Mapping[str, int]:
+        """By UUID, the last error of a GPU that had one."""
+
 
 class NoDevices:
     def slices(self) -> Sequence[Object]:
         return ()
+
+    def xids(self) -> Mapping[str, int]:
+        return {}
 
     def links(self) -> str:
         return ""
@@ -48,6 +54,9 @@ class DeclaredDevices:
 
     def links(self) -> str:
         return links_text(machine_of(self._node))
+
+    def xids(self) -> Mapping[str, int]:
+        return {}
 
     def instances(self, folder: Path | None) -> SimulatedInstances | None:
         """The cards are not here: which instances they have is a file."""

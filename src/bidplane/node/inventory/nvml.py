@@ -7,7 +7,7 @@ that does not know a question is asked no further: its answer is left out, not g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -102,6 +102,9 @@ class NvmlDevices:
 
     def links(self) -> str:
         return links_text(self.machine())
+
+    def xids(self) -> Mapping[str, int]:
+        return self._xids
 
     def instances(self, folder: Path) -> NvmlInstances:
         return self._instances
