@@ -36,6 +36,13 @@ WITHIN = 20.0
 IMAGES = Images(images={"tools": Image(), "tools:*": Image()})
 
 
+class NoCgroups(Cgroups):
+    """A machine where none can be written."""
+
+    def _find(self):
+        return
+
+
 class ShiftedClock:
     """The real time, and what a test adds to it."""
 

@@ -12,6 +12,8 @@ from bidplane.node.process import tmpfs, usage
 from bidplane.node.process.limits import Cgroups
 from bidplane.node.stats import ContainerUse, Disk, NodeUse, PodUse, Rates, Sample
 
+from .processes import NoCgroups
+
 BURN = """
 import time
 held = bytearray(60 * 1000 * 1000)
@@ -20,13 +22,6 @@ while time.process_time() < end: pass
 print("burnt", flush=True)
 time.sleep(600)
 """
-
-
-class Nowhere(Cgroups):
-    """A machine where no cgroup can be written."""
-
-    def _find(self):
-        return
 
 
 def mounted():
@@ -120,7 +115,7 @@ def test_time_and_memory_are_those_of_the_processes(box, counted):
             pytest.skip("no memory cgroup can be written")
         box(story)
     else:
-        box(story, cgroups=Nowhere("none"))
+        box(story, cgroups=NoCgroups("none"))
 
 
 def test_children_of_any_thread_are_counted():

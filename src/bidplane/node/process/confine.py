@@ -16,6 +16,7 @@ import asyncio
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -23,7 +24,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.core.pods.environment import ConfigError
-from bidplane.node.process import runs
+from bidplane.node.process import joining, runs
 from bidplane.node.process.records import State
 from bidplane.node.process.shim import INFO_DESCRIPTOR
 
@@ -49,6 +50,8 @@ _SETTINGS = (
     "OpenCL",
     "vulkan",
 )
+# Who enters a sandbox has all rights in it, and must give them up as bubblewrap did.
+_NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--no-new-privs", "--")
 _GPU_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 
 
@@ -73,6 +76,7 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     paths: Sequence[str] = ()
     devices: Sequence[str] = ()  # UUIDs of GPUs
     read_only_root: bool = False
+    processes: int | None = None  # at most, where nothing else keeps it from more
     # What only an engine that runs images needs.
     name: str = ""
     image: str = ""
@@ -141,20 +145,32 @@ class Bubblewrap:
 
     def command(self, what: Confined) -> list[str]:
         user = _as_user(what.uid) if what.uid is not None else []
-        return resolved([*what.enter, *user, self._path, *_bwrap(what), "--", *what.argv])
+        words = [*what.enter, *user, self._path, *_bwrap(what), "--"]
+        if what.processes is not None and not what.root:
+            # Inside: there the kernel counts only what is in this sandbox.
+            words += ["prlimit", f"--nproc={what.processes}"]
+        return resolved([*words, *what.argv])
 
     def beside(self, what: Confined, state: State, argv: Sequence[str]) -> list[str]:
-        target = f"--target={state.inside or state.pid}"
-        user = ["--user"]
-        words = ["nsenter", target]
-        rest = ["--mount", "--ipc", "--uts", "--net", f"--wdns={what.cwd or '/'}"]
-        rest += [f"--setuid={what.inner_uid}", f"--setgid={what.inner_gid}"]
+        pid = state.inside or state.pid
+        if what.root and shutil.which("setpriv", path=_folders(what.root)) is None:
+            told = [pid, what.cwd or "/", what.inner_uid, what.inner_gid, int(what.tty)]
+            return [sys.executable, "-I", "-S", joining.__file__, *map(str, told), *argv]
+        target, root = f"--target={pid}", os.geteuid() == 0
+        rest = ["--mount", "--ipc", "--uts", f"--wdns={what.cwd or '/'}"]
+        rest += ["--net"] if what.enter else []  # else it is ours, and not the sandbox's to enter
+        if root:
+            user = ["--user"]
+            rest += [f"--setuid={what.inner_uid}", f"--setgid={what.inner_gid}"]
+        else:
+            user = ["--user", "--preserve-credentials"]  # only our own have a number inside
+        argv = [*_NO_RIGHTS, *argv]
         if not what.tty:
-            return resolved([*words, "--pid", *user, *rest, "--", *argv])
+            return resolved(["nsenter", target, "--pid", *user, *rest, "--", *argv])
         # A shell wants a terminal whose session began inside: there, ours has no number. So
         # first among its processes, then a session, then the rest.
-        first, then = ([], user) if os.geteuid() == 0 else (user, [])
-        words += ["--pid", *first, "setsid", "--ctty", "nsenter", target, *then]
+        first, then = ([], user) if root else (user, [])
+        words = ["nsenter", target, "--pid", *first, "setsid", "--ctty", "nsenter", target, *then]
         return resolved([*words, *rest, "--", *argv])
 
     async def destroy(self, what: Confined, state: State) -> None:
@@ -230,6 +246,10 @@ class Podman:
         )
         await process.wait()
         runs.kill(state)
+
+
+def _folders(root: str) -> str:
+    return ":".join(f"{root}/{folder}" for folder in ("usr/bin", "bin", "usr/sbin", "sbin"))
 
 
 def _as_user(uid: int) -> list[str]:

@@ -78,6 +78,9 @@ def dress(
         container_mounts.append(Mount(str(attempt.message_file), path))
     else:
         env["BIDPLANE_TERMINATION_LOG"] = str(attempt.message_file)
+    limits = limits_of(spec, pids=settings.pids)
+    group = settings.cgroups.make(f"{pod['metadata']['uid']}-{spec['name']}", limits)
+    counted = "pids" in group.enforced or supplied.user is not None
     confined = Confined(
         argv=_argv(spec, image, env, settings),
         cwd=spec.get("workingDir") or image.working_dir,
@@ -91,6 +94,7 @@ def dress(
         paths=image.paths,
         devices=ids,
         read_only_root=bool(security.get("readOnlyRootFilesystem")),
+        processes=None if counted else limits.pids,
         name=container_name(pod, spec["name"], attempt.number),
         image=spec.get("image") or "",
         env=sorted(env),
@@ -98,23 +102,8 @@ def dress(
         tty=bool(spec.get("tty")),
         replaces_entrypoint=bool(spec.get("command")),
     )
-    return Outfit(
-        order=_order(pod, spec, confined, env, supplied, settings), confined=confined, env=env
-    )
-
-
-def _order(
-    pod: Object,
-    spec: Object,
-    confined: Confined,
-    env: Mapping[str, str],
-    supplied: Supplied,
-    settings: Settings,
-) -> Order:
-    limits = limits_of(spec, pids=settings.pids)
-    group = settings.cgroups.make(f"{pod['metadata']['uid']}-{spec['name']}", limits)
     engine = settings.engine
-    return Order(
+    order = Order(
         argv=engine.command(confined),
         env=env if engine.maps_images else {**os.environ, **env},
         cgroups=group.procs,
@@ -127,6 +116,7 @@ def _order(
         log_bytes=settings.log_bytes,
         log_files=settings.log_files,
     )
+    return Outfit(order=order, confined=confined, env=env)
 
 
 def _image(spec: Object, settings: Settings) -> Image:

@@ -8,6 +8,7 @@ rest Kubernetes only schedules.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
@@ -17,10 +18,12 @@ from pathlib import Path
 import msgspec
 
 from bidplane.kube.client import Object
+from bidplane.node.process.shim import descendants
 from bidplane.wire.quantity import parse as parse_quantity
 
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
+_AGENTS = "bidplane-agent"
 _COUNTS = "cpuacct"  # v1 counts CPU time in a tree of its own; v2 always does
 
 
@@ -79,18 +82,22 @@ class Cgroups:
         if not (root / "cgroup.controllers").exists():
             return
         own = root / path.lstrip("/")
-        with suppress(OSError):
+        if own.name == _AGENTS:
+            own = own.parent  # we have stepped aside before
+        base = own / self.name
+        try:
             offered = (own / "cgroup.controllers").read_text().split()
             wanted = [controller for controller in _CONTROLLERS if controller in offered]
-            base = own / self.name
             base.mkdir(exist_ok=True)
-            # A v2 group has either processes or limits for its children, and the agent is in
-            # `own`: works where that is the root, or where it was delegated with room.
             enabled = " ".join(f"+{controller}" for controller in wanted)
-            (own / "cgroup.subtree_control").write_text(enabled)
+            _divide(own, enabled)
             (base / "cgroup.subtree_control").write_text(enabled)
-            self._unified = base
-            self._trees = dict.fromkeys(wanted, base)
+        except OSError:
+            with suppress(OSError):
+                base.rmdir()
+            return
+        self._unified = base
+        self._trees = dict.fromkeys(wanted, base)
 
     def _try(self, controller: str, own: Path) -> None:
         base = own / self.name
@@ -151,6 +158,30 @@ class Cgroups:
                 base.rmdir()
 
 
+def _divide(own: Path, enabled: str) -> None:
+    """
+    Let a group's children have limits; raises `OSError` where that is not ours to do.
+
+    A v2 group has either processes or limits for its children (only the root has both), and
+    the agent is in it: in a service's or a user's own group it goes into a child of that.
+    """
+    try:
+        (own / "cgroup.subtree_control").write_text(enabled)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        ours = {os.getpid(), *descendants(os.getpid())}
+        inside = {int(pid) for pid in (own / "cgroup.procs").read_text().split()}
+        if not inside <= ours:
+            raise  # others live here: a login, say
+        aside = own / _AGENTS
+        aside.mkdir(exist_ok=True)
+        for pid in inside:
+            with suppress(ProcessLookupError):
+                (aside / "cgroup.procs").write_text(str(pid))
+        (own / "cgroup.subtree_control").write_text(enabled)
+
+
 def _memberships() -> Iterator[tuple[str, list[str], str]]:
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -159,7 +190,11 @@ def _memberships() -> Iterator[tuple[str, list[str], str]]:
 
 
 def rlimits(limits: Limits, enforced: frozenset[str], *, own_user: bool) -> list[tuple[int, int]]:
-    """What cgroups do not enforce, as far as the kernel counts it by process."""
+    """
+    What cgroups do not enforce, as far as the kernel counts it by process.
+
+    Processes are counted by user: for pods that share ours, see `Confined.processes`.
+    """
     found = []
     if limits.memory and "memory" not in enforced:
         # Not RLIMIT_AS: CUDA reserves address space by the terabyte and never touches it.
