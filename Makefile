@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup up check test test-kube kube lint types layers format lock clean
+.PHONY: help setup up check test test-kube kube kernel lint types layers format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -26,13 +26,16 @@ check: setup lint types layers ## lint, types, layers and the fast tests (about 
 	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not kube"
 
 test: setup kubectl lint types layers ## everything that needs no real Kubernetes
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube and not kernel"
 
-test-kube: setup kube ## the behaviour tests, on our planes and on real Kubernetes
-	@$(BIN)/pytest -m kube tests
+test-kube: setup kube kernel ## the behaviour tests, on our planes and on real Kubernetes
+	@$(BIN)/pytest -m "kube or kernel" tests
 
 kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 minutes)
 	@$(BIN)/python -m bidplane.testing.rig build
+
+kernel: setup ## fetch User Mode Linux, for tests with cgroups v2 (Debian's package, 41 MB)
+	@$(BIN)/python -m bidplane.testing.ownkernel fetch || echo "going on without: tests that need it are skipped"
 
 .PHONY: kubectl
 kubectl: setup

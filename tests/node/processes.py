@@ -148,6 +148,7 @@ class Box:
 
     async def start(self, **given):
         self.network = given.pop("network", "loopback")
+        egress = given.pop("egress", False)
         bubblewrap = find_bubblewrap()
         engine = given.pop("engine", None) or (Bubblewrap(bubblewrap) if bubblewrap else Bare())
         given = {key: value(self) if callable(value) else value for key, value in given.items()}
@@ -155,7 +156,7 @@ class Box:
             "node": self.name,
             "state": self.folder / "state",
             "engine": engine,
-            "network": choose(self.network),
+            "network": choose(self.network, egress=egress),
             "cgroups": Cgroups(f"bidplane-{self.name}"),
             "images": IMAGES,
             "trusted": ["*"],

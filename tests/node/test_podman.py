@@ -45,7 +45,7 @@ def test_an_image_runs_is_asked_and_ends(box, image):
     async def story(box):
         await box.create(
             "real",
-            "echo $WHO; cat /v/k; trap 'exit 3' TERM; while :; do sleep 0.1; done",
+            "echo $WHO; cat /v/k; echo; trap 'exit 3' TERM; while :; do sleep 0.1; done",
             image=image,
             env=[{"name": "WHO", "value": "me"}],
             volumeMounts=[{"name": "v", "mountPath": "/v"}],
@@ -61,8 +61,8 @@ def test_an_image_runs_is_asked_and_ends(box, image):
             },
         )
         await box.until_phase("real", "Running")
-        await box.until_said("real", "me\nreal")
-        assert (await box.exec("real", "echo", "inside"))[1] == "inside\n"
+        await box.until_said("real", "me\nreal\n")
+        assert await box.exec("real", "echo", "inside") == (0, "inside\n", "")
         await box.delete("real")
         await box.until(lambda: not box.node.runtime.pods())
 

@@ -113,6 +113,22 @@ def test_two_pods_on_one_port_each_in_its_own_network(box):
     box(story, network="namespace")
 
 
+@pytest.mark.skipif("OUTSIDE" not in os.environ, reason="see test_elsewhere.py")
+@pytest.mark.parametrize("egress", [False, True])
+def test_a_pod_reaches_beyond_the_machine_if_the_owner_says_so(box, egress):
+    async def story(box):
+        fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=2).read())"
+        await box.create("calls", "/usr/bin/python3", "-c", fetch, os.environ["OUTSIDE"])
+        if egress:
+            await box.until_phase("calls", "Succeeded")
+            assert "outside" in await box.logs("calls")
+        else:
+            await box.until_phase("calls", "Failed")
+            assert "timed out" in await box.logs("calls")
+
+    box(story, network="namespace", egress=egress)
+
+
 @pytest.mark.slow
 def test_two_hundred_megabytes_of_log_keep_to_their_files(box):
     async def story(box):

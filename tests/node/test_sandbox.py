@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bidplane.errors import ApiError
 from bidplane.node.process.confine import find_bubblewrap
 from bidplane.node.process.images import Image, Images
 from bidplane.node.process.mounts import Declared, Shared
@@ -99,3 +100,42 @@ def test_exec_has_no_more_rights_than_the_container(box, image):
         return Images(images={"tools": Image(), "minimal": Image(root=root)})
 
     box(story, volumes=declared, images=images)
+
+
+@pytest.mark.parametrize("image", ["tools", "minimal"])
+def test_an_ordinary_pod_has_its_accounts_token(box, image):
+    """As every pod of a cluster that does not say otherwise; and volumes in unusual places."""
+
+    async def story(box):
+        await box.until(lambda: account(box))
+        odd = ["/usr/share/models/deep", "/srv/data", "/var/lib/thing"]
+        await box.create(
+            "usual",
+            "cd /var/run/secrets/kubernetes.io/serviceaccount && cat namespace && test -s token"
+            f" && test -s ca.crt && for d in {' '.join(odd)}; do touch $d/x || exit 1; done;"
+            " cat /run/secrets/kubernetes.io/serviceaccount/namespace; test -e /usr/bin/sh",
+            image=image,
+            volumeMounts=[{"name": "v", "mountPath": path} for path in odd],
+            pod={
+                "automountServiceAccountToken": True,
+                "volumes": [{"name": "v", "emptyDir": {}}],
+            },
+        )
+        await box.until_phase("usual", "Succeeded")
+        assert await box.logs("usual") == box.space * 2
+
+    def images(box):
+        root = Path(minimal(Path(box.folder) / "root"))
+        (root / "var").mkdir(mode=0o755)
+        (root / "var" / "run").symlink_to("/run")
+        return Images(images={"tools": Image(), "minimal": Image(root=str(root))})
+
+    box(story, images=images)
+
+
+async def account(box):
+    try:
+        await box.client.request_token(box.space, "default", {"spec": {}})
+    except ApiError:
+        return False
+    return True

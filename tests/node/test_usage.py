@@ -78,7 +78,7 @@ def test_cores_are_what_was_used_between_two_looks():
     assert rates.cores(("a",), sample(at=40.0, cpu=1.0), started=38.0) == 0.5
 
 
-@pytest.mark.parametrize("counted", ["in its cgroups", "process by process"])
+@pytest.mark.parametrize("counted", ["cgroups", "proc"])
 def test_time_and_memory_are_those_of_the_processes(box, counted):
     async def story(box):
         await box.create(
@@ -108,7 +108,7 @@ def test_time_and_memory_are_those_of_the_processes(box, counted):
         await box.until(lambda: not box.node.runtime.pods())
         assert not (await box.node.runtime.meter.read(disks=True)).pods
 
-    if counted == "in its cgroups":
+    if counted == "cgroups":
         groups = Cgroups("bidplane-look")
         groups.close()
         if "memory" not in groups.controllers:

@@ -67,6 +67,9 @@ def node(
     network: Annotated[
         Literal["auto", "namespace", "loopback"], Parameter(help="How pods get an address.")
     ] = "auto",
+    egress: Annotated[
+        bool, Parameter(help="Pods with networks of their own reach beyond this machine (NAT).")
+    ] = False,
     sandbox: Annotated[
         Literal["auto", "none"], Parameter(help="`none` runs trusted pods without bubblewrap.")
     ] = "auto",
@@ -116,7 +119,7 @@ def node(
         node=chosen,
         state=_state(state, chosen),
         engine=_engine(runtime, sandbox),
-        network=addresses.choose(network),
+        network=addresses.choose(network, egress=egress),
         cgroups=Cgroups(f"bidplane-{chosen}"),
         host_ip=address,
         images=_images(images),

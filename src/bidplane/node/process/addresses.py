@@ -27,6 +27,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.errors import UserError
+from bidplane.node.process.egress import open_way
 
 POD_RANGE = ipaddress.IPv4Network("10.201.0.0/16")
 _GATEWAY = "169.254.77.1"  # on our side of every pair; each is a link of its own
@@ -60,12 +61,18 @@ class Network(Protocol):
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]: ...
 
 
-def choose(wish: str) -> Network:
-    """`auto`, `namespace` or `loopback`; raises `UserError` for what cannot be had here."""
+def choose(wish: str, *, egress: bool = False) -> Network:
+    """
+    `auto`, `namespace` or `loopback`; raises `UserError` for what cannot be had here.
+
+    With `egress` pods reach what the machine reaches; in `loopback` they do anyway.
+    """
     if wish == "loopback":
         return Loopback()
     problem = _no_namespaces()
     if not problem:
+        if egress:
+            open_way(str(POD_RANGE))
         return Namespaces()
     if wish == "namespace":
         raise UserError(f"--network namespace cannot be had here: {problem}; use loopback")

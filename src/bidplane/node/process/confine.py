@@ -24,41 +24,13 @@ from typing import Protocol
 import msgspec
 
 from bidplane.core.pods.environment import ConfigError
-from bidplane.node.process import joining, runs
+from bidplane.node.process import joining, runs, view
 from bidplane.node.process.records import State
 from bidplane.node.process.shim import INFO_DESCRIPTOR
+from bidplane.node.process.view import Mount
 
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store")
-# Of the machine's settings, what programs need to find libraries, names and certificates.
-_SETTINGS = (
-    "alternatives",
-    "ca-certificates",
-    "group",
-    "ld.so.cache",
-    "ld.so.conf",
-    "ld.so.conf.d",
-    "localtime",
-    "mime.types",
-    "nsswitch.conf",
-    "os-release",
-    "passwd",
-    "pki",
-    "protocols",
-    "resolv.conf",
-    "services",
-    "ssl",
-    "OpenCL",
-    "vulkan",
-)
 # Who enters a sandbox has all rights in it, and must give them up as bubblewrap did.
 _NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--no-new-privs", "--")
-_GPU_NODES = ("/dev/nvidia*", "/dev/nvidia-caps/*")
-
-
-class Mount(msgspec.Struct, frozen=True):
-    source: str
-    target: str
-    read_only: bool = False
 
 
 class Confined(msgspec.Struct, frozen=True, kw_only=True):
@@ -229,7 +201,7 @@ class Podman:
             self._path,
             "exec",
             *["--interactive"] * what.stdin,
-            *["--tty"] * what.tty,
+            *["--tty", "--env=TERM"] * what.tty,
             what.name,
             *argv,
         ]
@@ -261,45 +233,17 @@ def _bwrap(what: Confined) -> Iterator[str]:
     yield from ("--uid", str(what.inner_uid), "--gid", str(what.inner_gid))
     if what.hostname:
         yield from ("--unshare-uts", "--hostname", what.hostname)
-    yield from _file_system(what)
-    yield from ("--proc", "/proc", "--dev", "/dev")
-    if what.devices:
-        for pattern in _GPU_NODES:
-            for node in sorted(Path("/").glob(pattern.lstrip("/"))):
-                if not node.is_dir():
-                    yield from ("--dev-bind", str(node), str(node))
-    for mount in what.mounts:
-        yield from ("--ro-bind" if mount.read_only else "--bind", mount.source, mount.target)
+    yield from view.shown(
+        what.mounts,
+        root=what.root,
+        paths=what.paths,
+        gpus=bool(what.devices),
+        own_network=bool(what.enter),
+    )
     if what.read_only_root:
         yield from ("--remount-ro", "/")
     yield from ("--chdir", what.cwd or "/")
     yield from ("--info-fd", str(INFO_DESCRIPTOR))
-
-
-def _file_system(what: Confined) -> Iterator[str]:
-    if what.root:
-        # Entry by entry, so that volumes may be mounted beside them.
-        for entry in sorted(Path(what.root).iterdir()):
-            if entry.name not in ("proc", "dev", "tmp", "run"):
-                yield from _shown(entry, f"/{entry.name}")
-    else:
-        for folder in _SYSTEM:
-            if os.path.lexists(folder):
-                yield from _shown(Path(folder), folder)
-        for name in _SETTINGS:
-            if Path("/etc", name).exists():
-                yield from ("--ro-bind", f"/etc/{name}", f"/etc/{name}")
-    for path in what.paths:
-        yield from ("--ro-bind", path, path)
-    yield from ("--tmpfs", "/tmp", "--tmpfs", "/run", "--dir", "/var/tmp")
-    if not what.root:
-        yield from ("--symlink", "/run", "/var/run")
-
-
-def _shown(entry: Path, target: str) -> tuple[str, ...]:
-    if entry.is_symlink():
-        return ("--symlink", os.readlink(entry), target)
-    return ("--ro-bind", str(entry), target)
 
 
 def _bare(what: Confined) -> list[str]:

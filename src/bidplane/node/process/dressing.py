@@ -17,13 +17,14 @@ from bidplane.core.pods.environment import ConfigError, Facts, Sources, command_
 from bidplane.kube.client import Object
 from bidplane.node.process import mounts
 from bidplane.node.process.addresses import Place
-from bidplane.node.process.confine import Confined, Mount
+from bidplane.node.process.confine import Confined
 from bidplane.node.process.images import Image
 from bidplane.node.process.limits import limits_of, rlimits
 from bidplane.node.process.records import Attempt
 from bidplane.node.process.runs import Order
 from bidplane.node.process.settings import Settings
 from bidplane.node.process.supplies import Device, device_variables, of_container
+from bidplane.node.process.view import Mount
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MESSAGE_PATH = "/dev/termination-log"

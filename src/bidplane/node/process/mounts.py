@@ -27,8 +27,8 @@ from bidplane.core.pods.files import File
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.process import tmpfs
-from bidplane.node.process.confine import Mount
 from bidplane.node.process.images import read
+from bidplane.node.process.view import Mount
 from bidplane.wire.quantity import parse as parse_quantity
 
 _LINK = "..data"

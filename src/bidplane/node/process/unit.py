@@ -8,6 +8,7 @@ wakes the worker, which decides.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -184,7 +185,9 @@ class Unit:
         state = self.attempt.state()
         assert state is not None
         what = msgspec.structs.replace(self.confined, stdin=stdin, tty=tty)
-        env = {**self.env, "TERM": "xterm"} if tty else self.env
+        env = {**self.env, "TERM": "xterm"} if tty else {**self.env}
+        if not self._engine.maps_images:
+            env = {**os.environ, **env}  # the engine's own: it gives the container what is its
         return Command(
             argv=self._engine.beside(what, state, argv), env=env, cgroups=self.cgroups, cwd="/"
         )
