@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block
+from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Leaf
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
+from bidplane.core.market.room import Room
 
 FLOOR = 100
 
@@ -174,3 +176,115 @@ def rounds(draw: st.DrawFn) -> RoundInput:
         incumbents=tuple(incumbents),
         available={agent: draw(st.integers(0, 300)) for agent in "xyz"},
     )
+
+
+# Parts of GPUs, packed by trying everything
+
+MIG = (Leaf("3g", 1, 28, in_chain=False, starts=(4,), span=4), Leaf("1g", 2, 8, False, (0, 2), 1))
+_UNITS = {"1/2": 4, "1/4": 2, "1/8": 1}
+
+
+class Parted(NamedTuple):
+    """A small lot that sells parts: whole GPUs by domain, and GPUs that are cut already."""
+
+    leaves: tuple[Leaf, ...]
+    whole: dict[str, int]
+    cut: dict[str, dict[str, int]]  # by device and kind: how much nobody has, leases aside
+
+    def room(self, field: list[Contestant]) -> Room:
+        """With what the running ones among the contestants have."""
+        free = {
+            **self.whole,
+            **{f"{d}#{k}": n for d, ks in self.cut.items() for k, n in ks.items()},
+        }
+        for one in field:
+            for container, n in one.block.seats:
+                free[container] += n
+        kinds = {f"{d}#{k}": k for d, kinds in self.cut.items() for k in kinds}
+        return Room(free, leaves=self.leaves, cut=kinds)
+
+    def packs(self, field: list[Contestant], all_of: list[Contestant]) -> bool:
+        cut = {d: dict(kinds) for d, kinds in self.cut.items()}
+        for one in all_of:  # what a running one gives up is there for others
+            for container, n in one.block.seats:
+                device, _, kind = container.partition("#")
+                cut[device][kind] += n
+        asked: list[tuple[str, int]] = []
+        for one in field:
+            for container, n in one.block.seats:
+                device, _, kind = container.partition("#")
+                cut[device][kind] -= n
+            if not one.block.seats:
+                asked += [(one.block.share, one.block.size)] * one.block.count
+        if any(n < 0 for kinds in cut.values() for n in kinds.values()):
+            return False
+        gpus = tuple(sorted(tuple(sorted(kinds.items())) for kinds in cut.values()))
+        # The larger first: what can be placed at all can be placed in that order, too.
+        asked.sort(key=lambda a: (-a[1], -_UNITS.get(a[0], 0), a[0]))
+        return _packs_parts(tuple(sorted(self.whole.values())), gpus, tuple(asked), self.leaves)
+
+
+Gpu = tuple[tuple[str, int], ...]
+
+
+@lru_cache(maxsize=100_000)
+def _packs_parts(
+    whole: tuple[int, ...],
+    cut: tuple[Gpu, ...],
+    asked: tuple[tuple[str, int], ...],
+    leaves: tuple[Leaf, ...],
+) -> bool:
+    if not asked:
+        return True
+    (share, size), rest = asked[0], asked[1:]
+    for i, n in enumerate(whole):
+        need = size or 1
+        if n < need:
+            continue
+        left = tuple(sorted((*whole[:i], n - need, *whole[i + 1 :])))
+        fresh = {leaf.kind: 8 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
+        opened = (*cut, tuple(sorted(fresh.items()))) if share else cut
+        if share:  # a GPU is opened, and the part is then cut from it
+            if _packs_parts(left, tuple(sorted(opened)), asked, leaves):
+                return True
+        elif _packs_parts(left, cut, rest, leaves):
+            return True
+    if share:
+        kind, units = (EIGHTHS, _UNITS[share]) if share in _UNITS else (share, 1)
+        for i, gpu in enumerate(cut):
+            have = dict(gpu)
+            if have.get(kind, 0) >= units:
+                have[kind] -= units
+                changed = (*cut[:i], tuple(sorted(have.items())), *cut[i + 1 :])
+                if _packs_parts(whole, tuple(sorted(changed)), rest, leaves):
+                    return True
+    return False
+
+
+@st.composite
+def parted(draw: st.DrawFn) -> tuple[Parted, list[Contestant]]:
+    """Whole blocks and parts, for a few GPUs of which some are cut and in part leased."""
+    leaves = draw(st.sampled_from([FRACTIONS, MIG]))
+    whole = {f"d{i}": n for i, n in enumerate(draw(st.lists(st.integers(0, 4), max_size=2)))}
+    field: list[Contestant] = []
+    cut: dict[str, dict[str, int]] = {}
+
+    def enters(block: Block) -> None:
+        price, weight, tie = draw(prices), draw(weights), draw(st.integers(0, 2))
+        field.append(Contestant(f"c{len(field)}", block, price, weight, tie, FLOOR))
+
+    for g in range(draw(st.integers(0, 2))):
+        left = {leaf.kind: 8 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
+        for leaf in draw(st.lists(st.sampled_from(leaves), max_size=2)):
+            units = leaf.units
+            if left[leaf.kind] >= units:
+                left[leaf.kind] -= units
+                enters(Block(0, seats=((f"g{g}#{leaf.kind}", units),)))
+        cut[f"g{g}"] = left
+    for _ in range(draw(st.integers(0, 6))):
+        if draw(st.booleans()):
+            enters(Block(draw(st.sampled_from([1, 2, 4]))))
+        else:
+            count = draw(st.sampled_from([1, 1, 2]))
+            enters(Block(0, share=draw(st.sampled_from(leaves)).name, count=count))
+    return Parted(leaves, whole, cut), field

@@ -13,10 +13,12 @@ import highspy
 import numpy as np
 import pytest
 
-from bidplane.core.chain import CHAIN, Block
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import CHAIN, Block, weight_of
 from bidplane.core.market.clearing import Contestant, clear
 from bidplane.core.market.model import ONE
 from bidplane.core.market.room import Room
+from bidplane.core.market.room import need as needs
 
 FLOOR = 300_000
 
@@ -42,17 +44,23 @@ def instance(seed: int) -> tuple[dict[str, int], list[Contestant]]:
 
 
 def optimum(free: dict[str, int], bids: list[Contestant]) -> float:
-    """The most value that any set that fits has."""
+    return optimum_in(Room(free), bids)
+
+
+def optimum_in(room: Room, bids: list[Contestant]) -> float:
+    """The most value that any set of movable bids that fits has."""
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("mip_rel_gap", 1e-7)
-    need = [[b.block.size // size for size in CHAIN] for b in bids]
-    spare = Room(free).spare
+    need = [needs(b.block, room.leaves) for b in bids]
+    spare = room.spare
     lp = highspy.HighsLp()
-    lp.num_col_, lp.num_row_ = len(bids), len(CHAIN)
-    lp.col_cost_ = np.array([b.price * b.block.size / 1e6 for b in bids])
+    lp.num_col_, lp.num_row_ = len(bids), len(spare)
+    lp.col_cost_ = np.array(
+        [b.price * weight_of(b.block, room.leaves) / (GPU_WEIGHT * 1e6) for b in bids]
+    )
     lp.col_lower_, lp.col_upper_ = np.zeros(len(bids)), np.ones(len(bids))
-    lp.row_lower_ = np.full(len(CHAIN), -highspy.kHighsInf)
+    lp.row_lower_ = np.full(len(spare), -highspy.kHighsInf)
     lp.row_upper_ = np.array(spare, float)
     entries = [(level, n) for row in need for level, n in enumerate(row) if n]
     lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise

@@ -3,10 +3,11 @@ The best outcome of a small lot, not just a good one.
 
 On a handful of GPUs greedy clearing can be far from the best: one small bid ranked first
 may keep a large one out. With at most `BIDS_MOST` contestants for `GPUS_MOST` GPUs the set
-with the highest total (price × weight × GPUs) is found by branch and bound.
+with the highest total (price × rank weight × GPUs) is found by branch and bound. A part of a
+GPU counts as the part of its price that it pays.
 
 A winner then pays the least with which it would still be in the best set: what the
-others lose by its being there, divided by its weight and GPUs (Vickrey, Clarke and
+others lose by its being there, divided by its rank weight and GPUs (Vickrey, Clarke and
 Groves). Ties have one answer: each contestant's price has, far below a micro-credit, a
 digit of its own, the earlier the higher, so that no two sets have the same total.
 
@@ -18,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from bidplane.core.chain import CHAIN, Block
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import CHAIN, EIGHTHS, UNITS, Block, weight_of
 from bidplane.core.market.clearing import Clearing, Contestant
 from bidplane.core.market.room import Room
 
 BIDS_MOST = 64
 GPUS_MOST = 64
-_DIGIT_BITS = 7  # room for any block's GPUs
 STEPS_MOST = 20_000
 
 _GPU = len(CHAIN) - 1  # the counter of single GPUs
@@ -41,8 +42,10 @@ class ExactClearing(Clearing):
         super().__init__(start)
         self._steps = steps
         ties = sorted(field, key=lambda c: (c.tie, c.id), reverse=True)
-        self._digit = {c.id: 1 << _DIGIT_BITS * n for n, c in enumerate(ties)}
-        self._scale = 1 << _DIGIT_BITS * len(field)
+        most = max((_parts(c.block, start) for c in field), default=1)
+        bits = most.bit_length()  # so that no contestant's digit carries into another's
+        self._digit = {c.id: 1 << bits * n for n, c in enumerate(ties)}
+        self._scale = 1 << bits * len(field)
         self._field = field
         best = self._best(start, field)
         self._value = best[0]
@@ -77,17 +80,18 @@ class ExactClearing(Clearing):
 
     def _least(self, one: Contestant, cost: int) -> int:
         """The least price with which `one` is worth more than what it costs the others."""
-        gpus = _gpus(one.block)
-        cost -= self._digit.get(one.id, 0) * gpus
-        return max(0, cost // (one.weight * gpus * self._scale) + 1)
+        parts = _parts(one.block, self._start)
+        cost -= self._digit.get(one.id, 0) * parts
+        return max(0, cost // (one.weight * parts * self._scale) + 1)
 
     def _worth(self, one: Contestant) -> int:
-        return (one.key * self._scale + self._digit[one.id]) * _gpus(one.block)
+        return (one.key * self._scale + self._digit[one.id]) * _parts(one.block, self._start)
 
     def _best(self, room: Room, field: Sequence[Contestant]) -> tuple[int, tuple[str, ...]]:
         """The highest total of a set that fits `room`, and the set."""
         ranked = sorted(field, key=lambda c: c.rank)
         worth = [self._worth(c) for c in ranked]
+        parts = [_parts(c.block, self._start) for c in ranked]
         best: tuple[int, tuple[str, ...]] = (0, ())
         # Depth first, taking before leaving: the first leaf is the greedy outcome.
         stack: list[tuple[int, Room, int, tuple[str, ...]]] = [(0, room, 0, ())]
@@ -98,7 +102,7 @@ class ExactClearing(Clearing):
             at, left, value, taken = stack.pop()
             if value > best[0]:
                 best = (value, taken)
-            if at == len(ranked) or value + _bound(ranked, worth, at, left) <= best[0]:
+            if at == len(ranked) or value + _bound(parts, worth, at, left) <= best[0]:
                 continue
             stack.append((at + 1, left, value, taken))
             one = ranked[at]
@@ -107,27 +111,46 @@ class ExactClearing(Clearing):
         return best
 
 
-def _bound(ranked: Sequence[Contestant], worth: Sequence[int], at: int, left: Room) -> int:
-    """At least what the rest can add: GPUs filled by rank, the last block in part."""
-    spare, total = left.spare[_GPU], 0
-    for one, value in zip(ranked[at:], worth[at:], strict=True):
-        gpus = _gpus(one.block)
-        if gpus > spare:
-            return total + value // gpus * spare
-        spare -= gpus
+def _bound(parts: Sequence[int], worth: Sequence[int], at: int, left: Room) -> int:
+    """At least what the rest can add: what is free filled by rank, the last block in part."""
+    spare, total = _capacity(left), 0
+    for mine, value in zip(parts[at:], worth[at:], strict=True):
+        if mine > spare:
+            return total + value // mine * spare
+        spare -= mine
         total += value
     return total
 
 
-def _gpus(block: Block) -> int:
-    return block.gpus or sum(n for _, n in block.seats)
+def _capacity(room: Room) -> int:
+    """At least as many 56ths as any set that fits has."""
+    if not room.leaves:
+        return GPU_WEIGHT * room.spare[_GPU]
+    # A chain's smallest leaf is counted through all of it, whole GPUs included. Profiles are
+    # counted each by itself; a GPU that is sold whole may be more than all of its profiles.
+    counted = list(zip(room.leaves, room.spare[len(CHAIN) :], strict=True))
+    if room.leaves[0].in_chain:
+        leaf, spare = counted[-1]
+        return leaf.weight * spare
+    cut = sum(leaf.weight * leaf.per_gpu for leaf in room.leaves)
+    return sum(leaf.weight * n for leaf, n in counted) + (
+        max(0, GPU_WEIGHT - cut) * room.spare[_GPU]
+    )
+
+
+def _parts(block: Block, room: Room) -> int:
+    """What a block takes of a price, in 56ths of a GPU; of a running lease too."""
+    if not block.seats:
+        return weight_of(block, room.leaves)
+    weights = {leaf.name: leaf.weight for leaf in room.leaves}
+    weights[EIGHTHS] = GPU_WEIGHT // UNITS
+    return sum(n * weights.get(room.cut.get(where, ""), GPU_WEIGHT) for where, n in block.seats)
 
 
 def clear_exactly(start: Room, contestants: Iterable[Contestant]) -> Clearing | None:
     """The best outcome; None when the lot is too large for it."""
     field = list(contestants)
-    small = len(field) <= BIDS_MOST and start.spare[_GPU] <= GPUS_MOST
-    if not small or start.leaves or any(c.block.share for c in field):
+    if len(field) > BIDS_MOST or _capacity(start) > GPU_WEIGHT * GPUS_MOST:
         return None
     try:
         return ExactClearing(start, field, STEPS_MOST)
