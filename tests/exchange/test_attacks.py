@@ -11,12 +11,15 @@ import random
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bidplane.api.lease import Phase
-from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
+from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round, preemption
+from bidplane.core.market.model import ONE
 from bidplane.exchange.snapshot import AgentView
 from bidplane.ledger import wallets
-from bidplane.ledger.records import wallet_of
+from bidplane.ledger.records import Lease, wallet_of
 
 from .market import Market
 from .words import CREDIT, PRICE, agent, bid, gpus, pool
@@ -225,3 +228,93 @@ def test_credits_that_are_held_count_toward_the_carry_over_cap(market: Market) -
     wallet = market.ledger.account(wallet_of("uid-hoarder"))
     assert wallet is not None
     assert wallet.posted <= 200 * CREDIT
+
+
+def float_of_two(market: Market) -> None:
+    devices = tuple(d for n in range(5) for d in gpus(8, node=f"n{n}"))
+    market.change(pools=(msgspec.structs.replace(pool(), float_percent=5),), devices=devices)
+
+
+def test_hoarding_the_float_costs_what_it_keeps_from_others(market: Market) -> None:
+    """Buy all of it in every minute and claim none: each is paid for, and the price rises."""
+    float_of_two(market)
+    funded(market, agent("eve"), agent("chat"))
+    before, sold = market.balance("eve"), 0
+    for minute in range(5):
+        market.round(after=61)
+        wallet = market.ledger.account(wallet_of("uid-eve"))
+        assert wallet is not None
+        for n in range(3):
+            found = market.engine.desk.buy(
+                wallet,
+                pool="h100",
+                max_price=PRICE,
+                key=f"{minute}/{n}",
+                now=round(market.now * 1000),
+            )
+            sold += isinstance(found, Lease)
+    market.round(after=61)
+    assert market.ledger.live_leases() == []
+    assert sold == 10
+    # At least ten seconds of each, at more than a round would have asked.
+    assert before - market.balance("eve") >= 10 * -(-105_000 * 10 // 3600)
+
+
+def test_buying_at_once_is_no_way_around_being_outbid(market: Market) -> None:
+    """What the float sold has no lead in its first epoch: a bid just above its own displaces it."""
+    float_of_two(market)
+    funded(market, agent("eve"), agent("chat"), agent("rest"))
+    rest = msgspec.structs.replace(bid("rest", "rest", 38, PRICE), spread=True)
+    market.round(msgspec.structs.replace(rest, term_seconds=3600))
+    market.claim("rest")
+    market.round()
+    wallet = market.ledger.account(wallet_of("uid-eve"))
+    assert wallet is not None
+    leases = [
+        market.engine.desk.buy(
+            wallet, pool="h100", max_price=PRICE, key=str(n), now=round(market.now * 1000)
+        )
+        for n in range(2)
+    ]
+    market.round(claimed=market.world.claimed | {x.id for x in leases if isinstance(x, Lease)})
+    report = market.round(bid("b1", "chat", 1, PRICE + 1))
+    assert report.bids["b1"].phase == "Won"
+    assert len(report.result.displaced) == 1
+
+
+def test_two_owners_that_make_each_other_move_drain_no_fund(market: Market) -> None:
+    """One pays, the other is paid; what they used together they paid for."""
+    eve, mallory = agent("eve"), msgspec.structs.replace(agent("mallory"), movable=True)
+    market.change(devices=(*gpus(8, node="n1"), *gpus(8, node="n2")))
+    funded(market, eve, mallory)
+    fund, before = market.fund(), wealth(market, "eve", "mallory")
+    made, moved = [], 0
+    for turn in range(4):
+        names = [f"m{turn}-{n}" for n in range(3)]
+        market.round(*(bid(name, "mallory", 4, PRICE) for name in names))
+        market.claim(*names)
+        nodes = [market.lease(name).node for name in names]
+        market.leave(next(n for n, node in zip(names, nodes, strict=True) if nodes.count(node) > 1))
+        market.change(bids=())
+        report = market.round(bid(f"e{turn}", "eve", 8, PRICE), after=61)
+        moved += len(report.result.moved)
+        made += [*names, f"e{turn}"]
+        for lease in market.ledger.live_leases():
+            if lease.reason == "Moved":
+                market.leave(lease.bid_uid)
+        market.claim(f"e{turn}")
+        market.leave(*(lease.bid_uid for lease in market.ledger.live_leases()))
+        market.change(bids=(), left=frozenset(), claimed=frozenset())
+        market.round(after=61)
+    assert moved == 4, "nobody moved: this shows nothing"
+    assert market.fund() > fund
+    assert wealth(market, "eve", "mallory") == before - rent(market, *made)
+
+
+@given(st.integers(0, 600), st.integers(0, 3600), st.integers(0, 10**6))
+def test_who_has_won_never_ranks_lower_than_it_won_with(
+    notice: int, restart: int, waited: int
+) -> None:
+    """No flip: the same price, and at least the weight its bid had."""
+    gained = preemption.age(waited)
+    assert preemption.incumbent_weight(notice, restart, gained) >= ONE + gained

@@ -57,6 +57,15 @@ def money_moved(market: Market) -> list[str]:
         ({"gpus": 4, "blocks": 2}, BidReason.LARGER_THAN_EVERY_DOMAIN),
         ({"gpus": 5, "spread": True}, BidReason.LARGER_THAN_EVERY_DOMAIN),
         ({"pool": "nowhere"}, BidReason.NO_SUCH_POOL),
+        ({"termSeconds": -1}, BidReason.BAD_BID),
+        ({"termSeconds": 10**9}, BidReason.BAD_BID),
+        ({"budget": "0"}, BidReason.BAD_BID),
+        ({"budget": "-5"}, BidReason.BAD_BID),
+        ({"budget": "1", "work": "w" * 300}, BidReason.BAD_BID),
+        ({"share": "1/3"}, BidReason.SHAPE_NOT_SOLD),
+        ({"share": "1/2", "gpus": 2}, BidReason.BAD_BID),
+        ({"distinctAttribute": "uuid"}, BidReason.CONSTRAINT_NOT_SOLD),
+        ({"gpus": 9, "instant": True}, BidReason.LARGER_THAN_EVERY_DOMAIN),
     ],
 )
 def test_what_cannot_be_is_refused_by_name(

@@ -1,9 +1,10 @@
 """
 The engine under everything that can happen to it, in any order, with crashes.
 
-Hypothesis opens agents, bids, claims, leaves, moves the clock, and kills the exchange in
-the middle of its writing. After each step the ledger must be sound, and every lease's
-rent, levy and compensation must be what its life says.
+Hypothesis opens agents, bids (for terms, within budgets, urgently, for parts and gangs), orders
+from the float, claims, leaves, moves the clock, and kills the exchange in the middle of its
+writing. After each step the ledger must be sound, and every lease's rent, levy and compensation
+must be what its life says.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.now = 1_000_000.0
         self.made = 0
+        self.budgets: dict[tuple[str, str], int] = {}
         self.world = Snapshot(
             agents=tuple(self.new_agent(name) for name in NAMES),
             # One pool is cheap, the other dear: in it, the poor run out of credits.
@@ -74,6 +76,7 @@ class ExchangeMachine(RuleBasedStateMachine):
                 pool("a100", notice=5, floor=PRICE),
                 parted(pool("l40")),
                 parted(pool("h200"), mig=True),
+                msgspec.structs.replace(parted(pool("t4")), float_percent=5),
             ),
             devices=(
                 *gpus(8),
@@ -81,6 +84,8 @@ class ExchangeMachine(RuleBasedStateMachine):
                 *gpus(4, node="n3", product="A100"),
                 *gpus(2, node="n4", product="L40"),
                 *with_memory(gpus(2, node="n5", product="H200")),
+                *gpus(8, node="n6", product="T4"),
+                *gpus(12, node="n7", product="T4"),
             ),
         )
         self.devices = self.world.devices
@@ -104,8 +109,9 @@ class ExchangeMachine(RuleBasedStateMachine):
     def new_agent(self, name: str) -> AgentView:
         self.made += 1
         made = agent(name, owner=name.split("-")[0], refill=REFILLS[name])
-        # A name may come again; its uid does not.
-        return msgspec.structs.replace(made, uid=f"{name}-{self.made}")
+        # A name may come again; its uid does not. Two of them let their leases be moved.
+        uid = f"{name}-{self.made}"
+        return msgspec.structs.replace(made, uid=uid, movable=name in ("ann-1", "bob"))
 
     # What others do
 
@@ -170,6 +176,96 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.change(bids=(*self.world.bids, made))
         self.run_round(1)
         self.claim_all()
+
+    @rule(
+        name=st.sampled_from(NAMES[:3]),
+        gpus=st.sampled_from([1, 2, 4]),
+        seconds=st.sampled_from([20, 90, 600]),
+        renews=st.booleans(),
+        price=st.sampled_from([200_000, PRICE, 3 * PRICE]),
+    )
+    def bid_for_a_term(self, name: str, gpus: int, seconds: int, renews: bool, price: int) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, gpus, price, created=int(self.now))
+        made = msgspec.structs.replace(made, term_seconds=seconds, renews=renews)
+        self.change(bids=(*self.world.bids, made))
+        self.run_round(1)
+        self.claim_all()
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        work=st.sampled_from(["w1", "w2"]),
+        budget=st.sampled_from([20_000, 200_000, 2 * CREDIT]),
+        price=st.sampled_from([200_000, PRICE, 2 * PRICE]),
+    )
+    def bid_within_a_budget(self, name: str, work: str, budget: int, price: int) -> None:
+        """A work's budget is what its first bid said: who raised it in between has raised it."""
+        self.made += 1
+        budget = self.budgets.setdefault((name, work), budget)
+        made = bid(f"bid-{self.made}", name, 1, price, created=int(self.now))
+        made = msgspec.structs.replace(made, budget=budget, work=work)
+        self.change(bids=(*self.world.bids, made))
+        self.run_round(1)
+        self.claim_all()
+
+    @rule(name=st.sampled_from(NAMES), price=st.sampled_from([50_000, PRICE, 40 * PRICE]))
+    def bid_urgently(self, name: str, price: int) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, 1, price, created=int(self.now))
+        made = msgspec.structs.replace(made, urgent=True)
+        self.change(bids=(*self.world.bids, made))
+        self.now += 0.05
+        for _ in range(2):  # told of twice, it pays once
+            self.engine.run_round(self.world, self.now, frozenset({made.uid}))
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        price=st.sampled_from([100_000, 105_000, PRICE]),
+        share=st.sampled_from(["", "1/2", "1/8", "1g.10gb"]),
+        killed=st.booleans(),
+    )
+    def order(self, name: str, price: int, share: str, killed: bool) -> None:
+        """From the float; the same key again buys nothing more, whoever died in between."""
+        self.made += 1
+        key, now = f"key-{self.made}", round(self.now * 1000)
+        for again in (False, True):
+            found = [wallet for wallet in self.ledger.wallets_named(name) if wallet.is_open]
+            if not found:
+                return
+            before = self.ledger.head
+            if killed and not again:
+                self.store.writes_left = self.made % 5
+            try:
+                sold = self.engine.desk.buy(
+                    found[-1], pool="t4", max_price=price, key=key, now=now, share=share
+                )
+            except Killed:
+                assert self.ledger.head == before, "half an order was written"
+                self.store.close()
+                self.open()
+                self.engine.run_round(self.world, self.now)
+                continue
+            self.store.writes_left = -1
+            if isinstance(sold, Lease) and again:
+                made = [one for one in self.leases() if one.bid_uid.endswith(f"/{key}")]
+                assert len(made) == 1
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        price=st.sampled_from([100_000, 105_000, PRICE]),
+        share=st.sampled_from(["", "1/2", "1/8"]),
+        claims=st.booleans(),
+    )
+    def bid_for_the_float(self, name: str, price: int, share: str, claims: bool) -> None:
+        self.made += 1
+        made = bid(f"bid-{self.made}", name, 1, price, share=share, created=int(self.now))
+        made = msgspec.structs.replace(made, instant=True, pool="t4")
+        self.change(bids=(*self.world.bids, made))
+        for who in self.world.agents:
+            if who.name == name:
+                self.engine.desk.serve(made, who, now=round(self.now * 1000))
+        if claims:
+            self.claim_all()
 
     @rule(data=st.data())
     def a_device_goes(self, data: st.DataObject) -> None:
@@ -289,6 +385,38 @@ class ExchangeMachine(RuleBasedStateMachine):
             assert {t.kind for t in went} <= {TransferKind.COMPENSATION}
             assert sum(t.amount for t in went) == ahead, "displacing drains the fund"
             assert fund.posted == fund.seeded + levies
+
+    @invariant()
+    def no_budget_is_exceeded(self) -> None:
+        used: dict[tuple[str, str, int], int] = {}
+        holds = {hold.id: hold for hold in self.store.find(HOLD)}
+        for lease in self.leases():
+            if lease.work:
+                held = holds[lease.hold].amount if lease.hold else 0
+                key = lease.wallet, lease.work, lease.budget
+                used[key] = used.get(key, 0) + lease.charged + held
+        for (wallet, work, budget), amount in used.items():
+            assert amount <= budget, f"{wallet} has used {amount} of {budget} for {work}"
+
+    @invariant()
+    def nobody_is_displaced_in_its_term(self) -> None:
+        for lease in self.leases():
+            if lease.reason in ("Outbid", "Moved"):
+                assert lease.notice_at >= lease.term_until
+
+    @invariant()
+    def who_has_asked_for_a_round_has_paid_for_one(self) -> None:
+        early = [t for t in self.store.find(TRANSFER) if t.kind is TransferKind.EARLY]
+        assert len({t.id for t in early}) == len(early)
+
+    @invariant()
+    def what_is_kept_for_who_moved_costs_nothing(self) -> None:
+        for lease in self.leases():
+            if lease.is_kept:
+                assert (lease.charged, lease.minimum) == (0, 0)
+                moved = self.ledger.lease(lease.moved_from)
+                assert moved is not None
+                assert moved.reason == "Moved"
 
     @invariant()
     def what_runs_is_held_for(self) -> None:

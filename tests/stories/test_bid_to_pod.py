@@ -5,6 +5,7 @@ Path 1, bid → pod, as a newcomer walks it: real processes, real sockets, the r
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from typing import Any
@@ -102,6 +103,41 @@ def test_the_first_path(bidplane: Installation) -> None:
     seen = watch.stdout.read()
     watch.wait()
     assert seen.index("Pending") < seen.index("Running") < seen.index("Terminating")
+
+
+def test_why_a_bid_won_or_lost_is_told_and_its_round_comes_out_again(
+    bidplane: Installation,
+) -> None:
+    """While the exchange runs: by its pod's name, and by the uid that its agent sees."""
+    bidplane.bidplane("agent", "create", "asker", "--refill", "100")
+    bidplane.apply("asker", pod("low", price="0.01"))
+    waiting(bidplane, "asker", "low", "BelowReserve")
+    said = bidplane.bidplane("market", "explain", "asker/low")
+    assert "0.01 is below what h100 sells for; " in said
+    assert "would have won" in said
+    assert "an hour" in said
+    (seen,) = bidplane.get("asker", "bids")["items"]
+    assert (
+        bidplane.bidplane("market", "explain", seen["metadata"]["uid"]).partition(":")[2]
+        == (said.partition(":")[2])
+    )
+    found = re.search(r"round (\d+):", said)
+    assert found is not None
+    assert "the same result again, to the byte" in bidplane.bidplane(
+        "market", "replay", found.group(1)
+    )
+    bidplane.kubectl("asker", "delete", "pod", "low")
+    bidplane.apply("asker", pod("high", price="6.00"))
+    ready(bidplane, "asker", "high")
+    said = bidplane.bidplane("market", "explain", "high")
+    assert "won 2 GPUs in h100 at " in said
+    assert "one less than the price would have lost" in said
+    bidplane.kubectl("asker", "delete", "pod", "high")
+
+    said = bidplane.bidplane("market", "explain", "nobody/nothing", code=2)
+    assert "no recorded round knows a bid 'nobody/nothing'" in said
+    said = bidplane.bidplane("market", "replay", "999999", code=2)
+    assert "there is no round 999999: rounds 1 to " in said
 
 
 def test_config_maps_and_secrets_a_pod_names_go_with_it(bidplane: Installation) -> None:

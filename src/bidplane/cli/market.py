@@ -118,7 +118,8 @@ def explain(bid: str, /, *, ledger: Where = "", data: Data = None) -> None:
     """
     Why a bid won or lost, what would have won, and what it would have cost.
 
-    BID is its uid, or its name (AGENT/NAME if several agents use it) while Bidplane runs.
+    BID is its uid; while Bidplane runs also its name, or its pod's, as its agent knows it
+    (AGENT/NAME if several agents use it).
 
     Examples:
         bidplane market explain trainer/train-1
@@ -141,11 +142,7 @@ def _uid_of(name: str, data: Path | None) -> str:
         return (await host.list(BID)).items
 
     try:
-        found = {
-            obj["metadata"]["uid"]
-            for obj in with_host(data, bids)
-            if name in (obj["metadata"]["name"], f"{_agent(obj)}/{obj['metadata']['name']}")
-        }
+        found = {obj["metadata"]["uid"] for obj in with_host(data, bids) if name in _names(obj)}
     except (ApiError, UserError):
         return name  # it does not run: only what the ledger knows can be told
     if len(found) > 1:
@@ -153,9 +150,13 @@ def _uid_of(name: str, data: Path | None) -> str:
     return found.pop() if found else name
 
 
-def _agent(bid: Object) -> str:
-    agent: str = (bid["metadata"].get("labels") or {}).get(labels.AGENT, "")
-    return agent
+def _names(bid: Object) -> set[str]:
+    """What it is called: here and in its agent's plane, and what its pod is called there."""
+    metadata = bid["metadata"]
+    marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    known = (labels.PLANE_NAME, labels.PLANE_UID, labels.POD_NAME)
+    names = {metadata["name"], *(marks[mark] for mark in known if mark in marks)}
+    return names | {f"{marks.get(labels.AGENT, '')}/{name}" for name in names}
 
 
 def _show(found: Round) -> None:
