@@ -444,5 +444,5 @@ class ExchangeMachine(RuleBasedStateMachine):
 
 TestExchangeMachine = pytest.mark.slow(ExchangeMachine.TestCase)
 TestExchangeMachine.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=45, stateful_step_count=40, deadline=None, print_blob=True
 )

@@ -16,7 +16,7 @@ from bidplane.core.market.early import MOST, Bucket, fee
 from bidplane.core.market.model import ONE
 from bidplane.exchange import opening
 from bidplane.exchange.snapshot import BidView
-from bidplane.ledger.records import REVENUE, TransferKind
+from bidplane.ledger.records import REVENUE, TransferKind, wallet_of
 
 from .market import Market
 from .words import CREDIT, PRICE, agent, bid, pool
@@ -160,6 +160,54 @@ def test_a_heavy_restart_ranks_higher_and_pays_more_levy(market: Market) -> None
         if t.kind is TransferKind.LEVY
     }
     assert max(levies.values()) > 3 * min(levies.values())
+
+
+@pytest.fixture
+def heavy(market: Market) -> Market:
+    market.round(
+        agents=(msgspec.structs.replace(agent("trainer"), heavy=True), agent("chat")),
+        pools=(msgspec.structs.replace(pool(), heavy_restart_seconds=180),),
+    )
+    return market
+
+
+def start(market: Market, uid: str, seconds: float) -> int:
+    """A lease whose pod was ready after so long; returns the restart it is ranked with."""
+    market.round(bid(uid, "trainer", 4, PRICE))
+    market.claim(uid)
+    market.round(after=seconds)
+    market.round(up=market.world.up | {market.lease(uid).id}, after=0)
+    market.leave(uid)
+    market.change(bids=())
+    return market.lease(uid).restart_seconds
+
+
+def test_who_says_heavy_and_starts_at_once_is_light(heavy: Market) -> None:
+    """Its word counts until three starts were seen; then what was seen does."""
+    assert [start(heavy, f"b{n}", 5) for n in range(4)] == [180, 180, 180, 30]
+    assert heavy.lease("b3").levy_percent == 5, "and it pays the light levy"
+    # Its policy may say so again, after it has said otherwise.
+    said = heavy.world.agents
+    light = tuple(msgspec.structs.replace(one, heavy=False) for one in said)
+    heavy.round(agents=light)
+    heavy.change(agents=said)
+    assert start(heavy, "b4", 5) == 180
+
+
+def test_who_starts_as_slowly_as_it_says_stays_heavy(heavy: Market) -> None:
+    assert [start(heavy, f"b{n}", 120) for n in range(6)] == [180] * 6
+
+
+def test_a_start_is_counted_once_and_only_of_a_lease_that_runs(heavy: Market) -> None:
+    heavy.round(bid("b1", "trainer", 4, PRICE))
+    heavy.round(up=frozenset({heavy.lease("b1").id}))
+    assert heavy.lease("b1").up_at == 0
+    heavy.claim("b1")
+    heavy.round(after=7)
+    heavy.round()
+    wallet = heavy.ledger.account(wallet_of("uid-trainer"))
+    assert wallet is not None
+    assert (wallet.starts, heavy.lease("b1").up_at > 0) == (1, True)
 
 
 def test_the_bids_of_an_owner_share_their_age(monkeypatch: pytest.MonkeyPatch) -> None:

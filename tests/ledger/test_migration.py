@@ -15,6 +15,8 @@ from bidplane.ledger.tables import JOURNALLED, SCHEMA_VERSION, TABLES
 from bidplane.storage.postgres import PostgresDatabase
 from bidplane.storage.sqlite import Database
 
+# What came after schema 3.
+NEW = {"lease": ("budget", "work", "moved_from", "up_at"), "account": ("starts", "start_ms")}
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them
 
 
@@ -85,8 +87,9 @@ def test_postgresql_too(dsn: str) -> None:
     """Its tables as they were: the new columns taken away, which no journal row knows yet."""
     database = PostgresDatabase(dsn)
     database.execute(translated(TABLES))
-    for column in ("budget", "work", "moved_from", "up_at"):
-        database.execute(f"ALTER TABLE lease DROP COLUMN {column}")
+    for table, columns in NEW.items():
+        for column in columns:
+            database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     database.execute("CREATE TABLE ledger_version (version BIGINT NOT NULL)")
     database.execute("INSERT INTO ledger_version VALUES (3)")
     database.close()

@@ -14,6 +14,7 @@ import enum
 import msgspec
 
 CLAIMED = "Claimed"
+UP = "Up"  # what runs on it was ready: so long did its start take
 DEVICE_READY = "Ready"  # condition of a device in a ResourceClaim: by the node that prepared it
 FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has released it
 
@@ -64,6 +65,7 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     part: int = 0
     parts: int = 1
     weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
+    measured: bool = False  # how long its pod takes to be ready is to be said: condition `Up`
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -24,7 +24,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.lease import Phase
-from bidplane.controllers.claiming import claim
+from bidplane.controllers.claiming import claim, tell_up
 from bidplane.core import claiming, parts, translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.core.translation import lease_label
@@ -319,6 +319,8 @@ class SyncerController:
         if status.get("phase", "Pending") == "Pending":
             return
         # The plane's parts said when, where and how long; the host knows nothing of that.
+        if _is_ready(copy) and (lease := self._lease(plane, pod)) is not None:
+            await tell_up(self._host.client, lease, now=self._clock.now())
         said_here = ("PodScheduled", "DisruptionTarget")
         ours = [c for c in pod["status"].get("conditions") or () if c["type"] in said_here]
         theirs = [c for c in status.get("conditions") or () if c["type"] not in said_here]
@@ -402,6 +404,11 @@ class SyncerController:
         except AlreadyExists:
             again = {key: event[key] for key in ("count", "lastTimestamp") if event.get(key)}
             await plane.client.patch(EVENT, name, again, came_from[0])
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def _is_copy_of(copy: Object, original: Object | None) -> bool:

@@ -185,12 +185,12 @@ class Desk:
         if (leaf := item.leaf(best.share)) is not None:
             slots = leaf.slots(best.sale.places)
             device = msgspec.structs.replace(device, share=best.share, slots=slots)
-        terms, levy_percent = terms_for(item.pool, heavy=heavy)
         with self._ledger.commit(now) as commit:
             if self._is_taken(commit, device):
                 self.floats = {}  # another exchange has run a round since: what is free is unknown
                 return _SOLD_OUT
             account = commit.account(winner.wallet)
+            terms, levy_percent = terms_for(item.pool, account, heavy=heavy)
             hold = leases.hold_for(best.max_price, best.weight, terms)
             short = hold - (account.available if account else 0)
             if budget.amount and hold > budgets.left(
@@ -252,9 +252,16 @@ def is_instant(bid: BidView) -> bool:
     )
 
 
-def terms_for(pool: PoolView, *, heavy: bool) -> tuple[Terms, int]:
-    """On which a lease there is won, and how much of its rent is levied: by the restart class."""
+def terms_for(pool: PoolView, wallet: Account | None, *, heavy: bool) -> tuple[Terms, int]:
+    """
+    On which a lease there is won, and how much of its rent is levied: by the restart class. One
+    that says `heavy` and was seen to start in much less is light.
+    """
     light = pool.terms
+    if wallet is not None and preemption.is_demoted(
+        wallet.starts, wallet.start_ms, pool.heavy_restart_seconds
+    ):
+        heavy = False
     terms = light._replace(restart_seconds=pool.heavy_restart_seconds) if heavy else light
     return terms, preemption.levy_percent(
         terms.restart_seconds, light.restart_seconds, light.notice_seconds

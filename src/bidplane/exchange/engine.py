@@ -125,6 +125,8 @@ def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
         if not agent.deleting:
             wallets.open_wallet(commit, uid=agent.uid, name=agent.name, owner=agent.owner)
             wallets.refill(commit, uid=agent.uid, amount=agent.refill, cap=agent.cap)
+            if not agent.heavy:
+                wallets.forget_starts(commit, uid=agent.uid)
         elif wallet_of(agent.uid) not in busy:
             # Not before its pods have ended and its leases were let go of: a released
             # device may be sold at once.
@@ -142,6 +144,8 @@ def _observe(commit: Commit, snapshot: Snapshot) -> None:
     # Claims after releases: one may have made the other's devices free. Both before
     # lateness is judged: the exchange may have been away while the claim was made.
     for lease in commit.live_leases():
+        if lease.id in snapshot.up:
+            leases.note_up(commit, lease.id)
         if lease.phase is Phase.PENDING and (lease.claimed or lease.id in snapshot.claimed):
             leases.claim(commit, lease.id)
         elif leases.is_unclaimed(lease, commit.at):
@@ -252,7 +256,8 @@ def _win(
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
     bid = (bid, *bid.otherwise)[won.option]
-    terms, levy_percent = terms_for(pool, heavy=agent.heavy)
+    wallet = commit.account(wallet_of(agent.uid))
+    terms, levy_percent = terms_for(pool, wallet, heavy=agent.heavy)
     leases.win(
         commit,
         Winner(

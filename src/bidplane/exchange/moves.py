@@ -40,8 +40,8 @@ def take_up(
         fits = [
             bid for bid in standing if bid.agent == agent.name and _can_take_up(bid, kept, shop)
         ]
-        terms, levy_percent = terms_for(pool, heavy=agent.heavy)
         wallet = commit.account(kept.wallet)
+        terms, levy_percent = terms_for(pool, wallet, heavy=agent.heavy)
         for bid in sorted(fits, key=lambda bid: (bid.created, bid.uid)):
             hold = leases.hold_for(bid.price, kept.weight, terms)
             if wallet is None or wallet.available < hold:

@@ -25,6 +25,7 @@ from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, Kind
 from bidplane.api.lease import FINALIZER, BidReference, LeaseSpec, LeaseStatus, Phase
 from bidplane.api.money import format_credits, parse_credits
 from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.preemption import LEVY_PERCENT
 from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bidplane.exchange.engine import Report
 from bidplane.exchange.snapshot import lease_name, lease_of
@@ -217,6 +218,7 @@ def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
         part=part,
         parts=len(lease.blocks),
         weight=lease.weight * len(devices) // lease.gpus,
+        measured=lease.levy_percent > LEVY_PERCENT,  # it has the rank of a heavy restart
     )
     return {
         "apiVersion": GPU_LEASE.api_version,

@@ -16,7 +16,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
-from bidplane.api.lease import CLAIMED, DEVICE_READY, Device
+from bidplane.api.lease import CLAIMED, DEVICE_READY, UP, Device
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core.asks import shape_problems
@@ -98,6 +98,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceView, ...] = ()
     claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
     left: frozenset[str] = frozenset()  # leases whose release was asked for
+    up: frozenset[str] = frozenset()  # leases on which what runs was ready
     unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
 
 
@@ -144,6 +145,7 @@ class Reader:
             # when no block of it is in use any more.
             claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
             left=frozenset(_left(leases)),
+            up=frozenset(lease_of(lease) for lease in leases if _says(lease, UP)),
             unusable=frozenset(_unusable(claims)),
         )
 
@@ -363,8 +365,12 @@ def is_deleted(obj: Object) -> bool:
 
 
 def is_claimed(lease: Object) -> bool:
+    return _says(lease, CLAIMED)
+
+
+def _says(lease: Object, condition: str) -> bool:
     conditions = (lease.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == CLAIMED and c.get("status") == "True" for c in conditions)
+    return any(c.get("type") == condition and c.get("status") == "True" for c in conditions)
 
 
 def _string(attributes: dict[str, Any], name: str) -> str:

@@ -171,6 +171,24 @@ def claim(commit: Commit, id: str) -> Lease:
     return lease
 
 
+def note_up(commit: Commit, id: str) -> None:
+    """What runs on it is ready: how long that took counts for its agent's restart class."""
+    lease = _lease(commit, id)
+    if lease.up_at or lease.phase is not Phase.ACTIVE:
+        return
+    commit.change_lease(msgspec.structs.replace(lease, up_at=commit.at))
+    wallet = commit.account(lease.wallet)
+    if wallet is not None:
+        took = commit.at - lease.active_at
+        commit.change_account(
+            msgspec.structs.replace(
+                wallet,
+                starts=wallet.starts + 1,
+                start_ms=preemption.smoothed(wallet.starts, wallet.start_ms, took),
+            )
+        )
+
+
 def is_unclaimed(lease: Lease, at: int) -> bool:
     """Whether it has kept others from its devices for long enough."""
     waiting = lease.phase is Phase.PENDING and lease.ready and not lease.claimed

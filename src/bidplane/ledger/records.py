@@ -76,6 +76,9 @@ class Account(Record, frozen=True, kw_only=True):
     refills: int = 0  # a wallet's: hours that were refilled
     seeded: int = 0  # a fund's: what the mint has put in
     sequence: int = 0
+    # Since schema 5. How long what it leases takes to be up, where that is measured.
+    starts: int = 0
+    start_ms: int = 0  # of the last few, on average
 
     @property
     def available(self) -> int:

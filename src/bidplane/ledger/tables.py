@@ -30,6 +30,7 @@ CREATE TABLE account (
     posted INTEGER NOT NULL, held INTEGER NOT NULL CHECK (held >= 0),
     is_open INTEGER NOT NULL, opened_at INTEGER NOT NULL, refills INTEGER NOT NULL,
     seeded INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    starts INTEGER NOT NULL DEFAULT 0, start_ms INTEGER NOT NULL DEFAULT 0,
     CONSTRAINT no_overdraft CHECK (kind = 'mint' OR posted - held >= 0)
 ) STRICT;
 CREATE TABLE transfer (
@@ -94,7 +95,7 @@ CREATE TABLE journal (
 """
 
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -105,6 +106,10 @@ ALTER TABLE lease ADD COLUMN work TEXT NOT NULL DEFAULT '';
 ALTER TABLE lease ADD COLUMN moved_from TEXT NOT NULL DEFAULT '';
 ALTER TABLE lease ADD COLUMN up_at INTEGER NOT NULL DEFAULT 0;
 CREATE INDEX lease_work ON lease (wallet, work) WHERE work <> '';
+""",
+    5: """
+ALTER TABLE account ADD COLUMN starts INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE account ADD COLUMN start_ms INTEGER NOT NULL DEFAULT 0;
 """,
 }
 

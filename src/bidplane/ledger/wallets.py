@@ -87,6 +87,13 @@ def refill(commit: Commit, *, uid: str, amount: int, cap: int) -> int:
     return granted
 
 
+def forget_starts(commit: Commit, *, uid: str) -> None:
+    """Its restart class is light by its own word: what was measured of another is of no use."""
+    wallet = commit.account(wallet_of(uid))
+    if wallet is not None and wallet.starts:
+        commit.change_account(msgspec.structs.replace(wallet, starts=0, start_ms=0))
+
+
 def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> Funding:
     """Credits by the owner's hand. The cap on refills does not bind it."""
     wallet = commit.account(wallet_of(uid))

@@ -72,6 +72,20 @@ def levy_percent(restart_seconds: int, light_seconds: int, notice_seconds: int) 
     return min(MOST_LEVY_PERCENT, max(LEVY_PERCENT, part))
 
 
+# An agent's restart class is its policy's word. Once so many starts were measured, and they took
+# less than half of what a heavy restart is said to, it is light.
+STARTS_LEAST = 3
+
+
+def smoothed(starts: int, average: int, took: int) -> int:
+    """How long starts take on average, the last few above all."""
+    return took if starts == 0 else (3 * average + took) // 4
+
+
+def is_demoted(starts: int, average_ms: int, heavy_seconds: int) -> bool:
+    return starts >= STARTS_LEAST and 2 * average_ms < 1000 * heavy_seconds
+
+
 # A term is bought with the lead that a running lease would have had without it.
 TERM_PREMIUM_PERCENT = 25
 
