@@ -120,6 +120,38 @@ def test_a_model_buys_runs_and_gives_back(place: Place, transport: Any) -> None:
     asyncio.run(asyncio.wait_for(work(), 120))
 
 
+def test_an_hours_limit_outlives_the_server(place: Place) -> None:
+    kubeconfig = place.agent()
+
+    async def work() -> None:
+        async with stdio(place, kubeconfig, *LIMITS) as client:
+            long = await call(client, "run", command=["x"], gpus=2, max_price="1", minutes=60)
+        async with stdio(place, kubeconfig, *LIMITS) as client:
+            three = {"command": ["x"], "gpus": 3, "max_price": "1", "minutes": 60}
+            said = await refused(client, "run", **three)
+            assert "2.00 of the 4.00 for an hour are paid or promised" in said
+            await call(client, "release", name=long["job"])
+            again = await call(client, "run", **three)
+            await call(client, "release", name=again["job"])
+
+    asyncio.run(asyncio.wait_for(work(), 120))
+
+
+def test_calls_at_once_do_not_spend_one_allowance_twice(place: Place) -> None:
+    kubeconfig = place.agent()
+
+    async def work() -> None:
+        async with stdio(place, kubeconfig, *LIMITS) as client:
+            ask = {"gpus": 1, "max_price": "0.01", "wait_seconds": 3}
+            cheap = [client.call_tool("bid", {**ask, "minutes": 60}) for _ in range(2)]
+            dear = client.call_tool("bid", {"gpus": 3, "max_price": "1", "minutes": 60})
+            both = [*cheap, dear, client.call_tool("bid", {**ask, "max_price": "3"})]
+            said = [answer.content[0].text for answer in await asyncio.gather(*both)]
+            assert sum("for an hour" in words for words in said) == 1, said
+
+    asyncio.run(asyncio.wait_for(work(), 120))
+
+
 def test_what_is_held_ends_with_the_server(place: Place) -> None:
     import bidplane
 

@@ -26,6 +26,7 @@ BID_NAME = "bidplane.dev/bid"  # a Bid written by hand, whose lease the pod uses
 # A program, not a pod, holds what this bid wins: while the beat changes at least this often.
 HOLD_SECONDS = "bidplane.dev/hold-seconds"
 HOLD_BEAT = "bidplane.dev/hold-beat"
+COSTS_AT_MOST = "bidplane.dev/costs-at-most"  # credits: what `bidplane mcp` let a model promise
 
 # What a simulated node reads from a pod, in place of running its image.
 SIMULATED_SECONDS = "bidplane.dev/simulated-seconds"

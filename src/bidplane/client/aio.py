@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -155,10 +155,12 @@ class AsyncClient:
         share: str = "",
         selector: str = "",
         deadline: str = "",
+        name: str = "",
         timeout: float | None = None,
         hold_seconds: int = leasing.HOLD_SECONDS,
         on_progress: Callable[[Progress], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
+        annotations: Mapping[str, str] | None = None,
     ) -> AsyncLeasing:
         """
         GPUs for the length of an `async with`.
@@ -166,10 +168,10 @@ class AsyncClient:
         `link`: "domain" is GPUs of one link domain, "nvlink" and "x16" ask for that link as well,
         "any" may be scattered.
         `timeout` bounds the wait (`LeaseTimeout`). `hold_seconds` is how long after this
-        program's death the lease ends by itself.
+        program's death the lease ends by itself. `name` and `annotations` are its bid's.
         """
         bid = asking.bid(
-            leasing.fresh_name(),
+            name or leasing.fresh_name(),
             gpus=gpus,
             max_price=max_price,
             link=link,
@@ -178,6 +180,7 @@ class AsyncClient:
             selector=selector,
             deadline=deadline,
             hold_seconds=hold_seconds,
+            annotations=annotations,
         )
         return AsyncLeasing(
             self.kube,

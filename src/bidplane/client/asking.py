@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import msgspec
 
@@ -28,6 +29,17 @@ _NVLINK = (
 # at full width; or scattered.
 Link = Literal["domain", "nvlink", "x16", "any"]
 Price = str | float | int | Decimal
+
+
+class Wish(TypedDict, total=False):
+    """What may be said of the GPUs, besides how many and for how much."""
+
+    link: Link
+    pool: str
+    share: str
+    selector: str
+    deadline: str
+    name: str
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -65,6 +77,7 @@ def bid(
     selector: str = "",
     deadline: str = "",
     hold_seconds: int | None = None,
+    annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
@@ -79,9 +92,10 @@ def bid(
         spec["spread"] = True
     more = {"pool": pool, "share": share, "selector": selector, "deadline": deadline}
     spec |= {field: value for field, value in more.items() if value}
-    metadata: dict[str, Any] = {"name": name}
+    notes = dict(annotations or {})
     if hold_seconds is not None:
-        metadata["annotations"] = {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
+        notes |= {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
+    metadata: dict[str, Any] = {"name": name, **({"annotations": notes} if notes else {})}
     return {
         "apiVersion": BID.api_version,
         "kind": BID.kind,

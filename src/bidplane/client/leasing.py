@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -58,6 +58,16 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     reason: str  # Outbid | Unfunded
     reclaim_at: str  # RFC 3339
     compensation: str = ""
+
+
+class Waiting(TypedDict, total=False):
+    """How a lease is waited for, and kept."""
+
+    timeout: float | None
+    hold_seconds: int
+    on_progress: Callable[[Progress], None] | None
+    on_notice: Callable[[Notice], None] | None
+    annotations: Mapping[str, str] | None
 
 
 class LeasedDevice(msgspec.Struct, frozen=True, kw_only=True):

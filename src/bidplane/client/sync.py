@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from bidplane.api.exchange import LeaseView, Order, Prices, Statement, Wallet
 from bidplane.api.kinds import Object
-from bidplane.client import leasing
 from bidplane.client.aio import AsyncClient
-from bidplane.client.asking import Link, Price, Quote
+from bidplane.client.asking import Price, Quote, Wish
 from bidplane.client.config import Config
-from bidplane.client.leasing import AsyncLeasing, Held, Notice, Progress
+from bidplane.client.leasing import AsyncLeasing, Held, Waiting
 
 T = TypeVar("T")
 _END = b""
+
+
+class LeaseOptions(Wish, Waiting, total=False):
+    """What `lease` may be told."""
 
 
 class Client:
@@ -99,30 +102,9 @@ class Client:
     def bids(self) -> list[Object]:
         return self.do(self._inner.bids())
 
-    def bid(
-        self,
-        *,
-        gpus: int,
-        max_price: Price,
-        link: Link = "domain",
-        pool: str = "",
-        share: str = "",
-        selector: str = "",
-        deadline: str = "",
-        name: str = "",
-    ) -> Object:
-        return self.do(
-            self._inner.bid(
-                gpus=gpus,
-                max_price=max_price,
-                link=link,
-                pool=pool,
-                share=share,
-                selector=selector,
-                deadline=deadline,
-                name=name,
-            )
-        )
+    def bid(self, *, gpus: int, max_price: Price, **wish: Unpack[Wish]) -> Object:
+        """As `AsyncClient.bid`: link, pool, share, selector, deadline, name."""
+        return self.do(self._inner.bid(gpus=gpus, max_price=max_price, **wish))
 
     def withdraw(self, bid: str) -> None:
         self.do(self._inner.withdraw(bid))
@@ -130,37 +112,14 @@ class Client:
     def release(self, lease: str) -> None:
         self.do(self._inner.release(lease))
 
-    def lease(
-        self,
-        *,
-        gpus: int = 1,
-        max_price: Price,
-        link: Link = "domain",
-        pool: str = "",
-        share: str = "",
-        selector: str = "",
-        deadline: str = "",
-        timeout: float | None = None,
-        hold_seconds: int = leasing.HOLD_SECONDS,
-        on_progress: Callable[[Progress], None] | None = None,
-        on_notice: Callable[[Notice], None] | None = None,
-    ) -> Leasing:
-        """As `AsyncClient.lease`; the callbacks run in the client's thread."""
+    def lease(self, *, max_price: Price, gpus: int = 1, **more: Unpack[LeaseOptions]) -> Leasing:
+        """
+        As `AsyncClient.lease`, for a `with`: link, pool, share, selector, deadline, name; timeout,
+        hold_seconds, on_progress, on_notice, annotations. The callbacks run in the client's thread.
+        """
 
         async def make() -> AsyncLeasing:
-            return self._inner.lease(
-                gpus=gpus,
-                max_price=max_price,
-                link=link,
-                pool=pool,
-                share=share,
-                selector=selector,
-                deadline=deadline,
-                timeout=timeout,
-                hold_seconds=hold_seconds,
-                on_progress=on_progress,
-                on_notice=on_notice,
-            )
+            return self._inner.lease(gpus=gpus, max_price=max_price, **more)
 
         return Leasing(self, self.do(make()))
 

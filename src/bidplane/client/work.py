@@ -55,15 +55,18 @@ def job(
     image: str = IMAGE,
     env: Mapping[str, str] | None = None,
     pool: str = "",
-    annotations: Mapping[str, str] | None = None,
+    notes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Ends after `seconds`, waiting included; being outbid counts for nothing."""
+    """
+    Ends after `seconds`, waiting included; being outbid counts for nothing. `notes` are
+    annotations of the Job itself.
+    """
     if seconds < 1:
         raise UserError(f"seconds must be 1 or more, not {seconds}")
     return {
         "apiVersion": JOB.api_version,
         "kind": JOB.kind,
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": dict(notes or {})},
         "spec": {
             "activeDeadlineSeconds": seconds,
             "backoffLimit": 0,
@@ -76,7 +79,7 @@ def job(
                 ]
             },
             "template": {
-                "metadata": {"annotations": _annotations(max_price, pool, "", annotations)},
+                "metadata": {"annotations": _annotations(max_price, pool, "", None)},
                 "spec": _spec(command, gpus, image, env),
             },
         },

@@ -20,8 +20,8 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from bidplane import __version__
 from bidplane.api import labels
-from bidplane.api.kinds import JOB, POD
-from bidplane.api.money import format_credits, parse_price
+from bidplane.api.kinds import BID, JOB, POD
+from bidplane.api.money import format_credits, parse_credits, parse_price
 from bidplane.client import AsyncClient, work
 from bidplane.client.asking import price_text
 from bidplane.client.leasing import AsyncLeasing, Held, fresh_name
@@ -45,7 +45,9 @@ class Tools:
         self._client = client
         self._limits = limits
         self._clock = clock
-        self._promised: dict[str, int] = {}  # by lease or job: the most it can still cost
+        # By bid: the most it can cost. What is in the plane says so itself, and outlives us; this
+        # is what is being asked for, and may not be there yet.
+        self._asked: dict[str, int] = {}
         self._held: dict[str, tuple[Held, asyncio.Task[None]]] = {}
         self._gate = asyncio.Lock()  # two calls at once must not spend one allowance twice
 
@@ -93,8 +95,8 @@ class Tools:
         """
         async with self._gate:
             most = await self._allowed(max_price, gpus, _seconds(minutes))
-            key = fresh_name("hold")
-            self._promised[key] = most
+            name = fresh_name("hold")
+            self._asked[name] = most
         try:
             with _told():
                 leasing = self._client.lease(
@@ -103,12 +105,13 @@ class Tools:
                     pool=pool,
                     link=link,  # type: ignore[arg-type]  # checked by the client
                     timeout=max(1, wait_seconds),
+                    name=name,
+                    annotations={labels.COSTS_AT_MOST: format_credits(most)},
                 )
                 held = await leasing.__aenter__()
-        except BaseException:
-            self._promised.pop(key, None)
-            raise
-        keeper = asyncio.create_task(self._keep(leasing, held, key, _seconds(minutes)))
+        finally:
+            self._asked.pop(name, None)
+        keeper = asyncio.create_task(self._keep(leasing, held, _seconds(minutes)))
         self._held[held.name] = held, keeper
         return {
             "lease": held.name,
@@ -147,9 +150,9 @@ class Tools:
                     image=image,
                     env=environment,
                     pool=pool,
+                    notes={labels.COSTS_AT_MOST: format_credits(most)},
                 )
                 await self._client.kube.create(JOB, job, self._client.namespace)
-            self._promised[name] = most
         return {
             "job": name,
             "namespace": self._client.namespace,
@@ -186,7 +189,6 @@ class Tools:
                 await self._client.kube.delete(JOB, name, self._client.namespace)
             except NotFound:
                 await self._client.release(name)
-        self._promised.pop(name, None)
         return {"released": name}
 
     async def close(self) -> None:
@@ -199,35 +201,46 @@ class Tools:
         with _told():
             price = parse_price(price_text(max_price))
             statement = await self._client.statement()
-            await self._forget_finished()
+            promised = await self._promised()
         most = bound(price, max(1, gpus), seconds)
         words = refusal(
             self._limits,
             price=price,
             most=most,
             paid=paid_since(statement.lines, rfc3339(self._clock.now() - 3600)),
-            promised=self._promised,
+            promised=promised,
         )
         if words is not None:
             raise ToolError(f"refused: {words}")
         return most
 
-    async def _forget_finished(self) -> None:
-        """A Job that ended can cost nothing any more; what it did cost is paid."""
-        jobs = (await self._client.kube.list(JOB, self._client.namespace)).items
-        going = {job["metadata"]["name"] for job in jobs if not _has_ended(job)}
-        for name in list(self._promised):
-            if name.startswith("run-") and name not in going:
-                del self._promised[name]
+    async def _promised(self) -> dict[str, int]:
+        """
+        By name, the most that what goes on can still cost: of every bid and Job that this server
+        or one before it was asked for. What has ended costs nothing more, and is paid.
+        """
+        going = [
+            *(await self._client.kube.list(BID, self._client.namespace)).items,
+            *(
+                job
+                for job in (await self._client.kube.list(JOB, self._client.namespace)).items
+                if not _has_ended(job)
+            ),
+        ]
+        found = dict(self._asked)
+        for obj in going:
+            said = (obj["metadata"].get("annotations") or {}).get(labels.COSTS_AT_MOST)
+            if said is not None:
+                found[obj["metadata"]["name"]] = _amount(obj, said)
+        return found
 
-    async def _keep(self, leasing: AsyncLeasing, held: Held, key: str, seconds: int) -> None:
+    async def _keep(self, leasing: AsyncLeasing, held: Held, seconds: int) -> None:
         try:
             end = self._clock.now() + seconds
             while self._clock.now() < end and not held.lost:
                 await self._clock.sleep(min(1.0, end - self._clock.now()))
         finally:
             await leasing.__aexit__(None, None, None)
-            self._promised.pop(key, None)
             self._held.pop(held.name, None)
 
 
@@ -304,6 +317,14 @@ def _pending(pod: Any) -> dict[str, Any]:
         with contextlib.suppress(msgspec.MsgspecError):
             shown |= msgspec.json.decode(noted)
     return shown
+
+
+def _amount(obj: Any, said: str) -> int:
+    try:
+        return parse_credits(said)
+    except ValueError as error:
+        what = f"{obj['kind']} {obj['metadata']['name']}: annotation {labels.COSTS_AT_MOST}"
+        raise ToolError(f"refused: {what}: {error}; mend or delete it") from error
 
 
 def _has_ended(job: Any) -> bool:
