@@ -122,6 +122,31 @@ def test_run_as_a_pod_prints_the_log_and_exits_as_the_command(place: Place) -> N
         assert client.bids() == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_takes_its_pod_with_it(place: Place, number: signal.Signals) -> None:
+    key = place.agent()
+    child = subprocess.Popen(
+        place.command("run", "--max-price", "2", "--", "python", "train.py"),
+        env={**place.environment, "BIDPLANE_KUBECONFIG": str(key)},
+        stdout=subprocess.PIPE,
+        text=True,
+        # Ignored where the tests were started in the background; a terminal's child hears it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert child.stdout is not None
+    while "second 1" not in child.stdout.readline():
+        assert child.poll() is None
+    child.send_signal(number)
+    assert child.wait(timeout=30) == 128 + number
+    child.stdout.close()
+    with bidplane.Client(kubeconfig=key) as client:
+        for _ in range(600):
+            if not client.leases() and not client.bids():
+                return
+            time.sleep(0.1)
+    raise AssertionError("still paid for")
+
+
 def test_run_here_has_the_devices_in_its_environment(place: Place, tmp_path: Path) -> None:
     key = str(place.agent())
     program = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES']); sys.exit(3)"

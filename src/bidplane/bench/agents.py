@@ -37,7 +37,9 @@ GPUS_A_NODE = 8
 NOTICE_SECONDS = 3
 ROUND_SECONDS = 1.0
 AT_ONCE = 16
+OVERLOAD = 4
 _MIB = 2**20
+_WATCHED_SECONDS = 10
 SPACE = "default"
 
 
@@ -47,13 +49,13 @@ class Size(NamedTuple):
     pods_each: int  # at the last number of agents: what memory is measured with
     peer: tuple[int, int]  # nodes, claims
     samples: int  # pods timed one after the other on an idle fleet
-    urgent: int  # and on a full one
+    urgent: int  # and on a full one, with OVERLOAD times as much work as it has GPUs
 
 
 def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size((10, 100, 1000), 32, 10, (100, 300), 40, 10)
+    size = Size((10, 100, 1000), 64, 10, (100, 300), 40, 10)
     if quick:
-        size = Size((5, 15), 4, 4, (20, 50), 4, 2)
+        size = Size((10,), 12, 10, (20, 50), 4, 2)
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
         results = asyncio.run(_measure(Path(folder), size))
     say("kube-scheduler with DRA, for comparison")
@@ -73,7 +75,7 @@ def _how(size: Size, quick: bool, with_peer: bool) -> str:
     ]
     if quick:
         parts.append(
-            f"--quick: {size.agents[-1]} agents at most instead of 1,000, an eighth of the GPUs,"
+            f"--quick: {size.agents[-1]} agents instead of up to 1,000, a fifth of the GPUs,"
             f" {size.samples} pods timed instead of 40"
         )
     if not with_peer:
@@ -118,7 +120,10 @@ async def _with(place: Place, count: int, size: Size) -> list[Result]:
     timed = [await _timed(place, name, f"idle-{count}", price="1.00") for name in chosen]
     await place.clear(chosen)
     say(f"{count} agents: a burst of pods")
-    rate = await _burst(place, count, size.nodes * GPUS_A_NODE)
+    gpus = size.nodes * GPUS_A_NODE
+    rate, cost = await _burst(place, count, gpus)
+    say(f"{count} agents: {OVERLOAD} times as much work as GPUs")
+    full = await _overload(place, count, gpus, size.urgent)
     at = f"at {count} agents"
     return [
         less(f"agent to kubeconfig p50, {at}", "ms", 1e3 * _p(made, 0.5)),
@@ -133,37 +138,44 @@ async def _with(place: Place, count: int, size: Size) -> list[Result]:
         less(f"pod to running p50, idle, {at}", "s", _p([t.running for t in timed], 0.5)),
         less(f"pod to running p99, idle, {at}", "s", _p([t.running for t in timed], 0.99)),
         more(f"{_PODS} a second, {at}", "1/s", rate),
+        *(less(f"CPU a pod, {part}, {at}", "ms", 1e3 * spent) for part, spent in cost.items()),
+        less(f"urgent pod to running p50, {OVERLOAD}× overload, {at}", "s", _p(full, 0.5)),
+        less(
+            f"urgent pod to running p99, {OVERLOAD}× overload, {at}",
+            "s",
+            _p(full, 0.99),
+            aim=at_most(NOTICE_SECONDS + 2),
+        ),
     ]
 
 
+async def _overload(place: Place, count: int, gpus: int, samples: int) -> list[float]:
+    """On a fleet that is full, with three times as much waiting: what is urgent does not wait."""
+    chosen = place.names[:count]
+    work = [(chosen[n % count], f"more-{count}-{n}") for n in range((OVERLOAD - 1) * gpus)]
+    await _each([place.create(name, pod, price="1.00") for name, pod in work])
+    timed = [
+        await _timed(place, name, f"urgent-{count}", price="90.00")
+        for name in _spread(chosen, samples)
+    ]
+    await place.clear(chosen)
+    return [t.running for t in timed]
+
+
 async def _crowd(place: Place, size: Size) -> list[Result]:
-    """More work than GPUs: what waits is what it costs; what is urgent does not wait."""
+    """Every agent with its pods, most of them waiting: what that costs."""
     count = len(place.names)
     say(f"{count} agents with {size.pods_each} pods each")
-    before = place.cpu_seconds()
-    began = time.monotonic()
     gpus = size.nodes * GPUS_A_NODE
     work = [(name, f"crowd-{number}") for number in range(size.pods_each) for name in place.names]
     await _each([place.create(name, pod, price="1.00") for name, pod in work])
     await place.running_at_least(min(gpus, len(work)))
-    await asyncio.sleep(10)
-    busy = (place.cpu_seconds() - before) / (time.monotonic() - began)
+    before, began = place.cpu_seconds(), time.monotonic()
+    await asyncio.sleep(_WATCHED_SECONDS)
+    passed = time.monotonic() - began
+    busy = {name: (used - before[name]) / passed for name, used in place.cpu_seconds().items()}
     memory = place.memory()
-    say("urgent pods on a full fleet")
-    timed = [
-        await _timed(place, name, "urgent", price="90.00")
-        for name in _spread(place.names, size.urgent)
-    ]
-    waits = [t.running for t in timed]
-    over = len(work) / gpus
     return [
-        less(f"urgent pod to running p50, {over:.0f}× overload", "s", _p(waits, 0.5)),
-        less(
-            f"urgent pod to running p99, {over:.0f}× overload",
-            "s",
-            _p(waits, 0.99),
-            aim=at_most(NOTICE_SECONDS + 2),
-        ),
         less(
             f"server memory, {count} agents × {size.pods_each} pods",
             "MiB",
@@ -171,7 +183,8 @@ async def _crowd(place: Place, size: Size) -> list[Result]:
             aim=at_most(1024),
         ),
         less("exchange memory, the same", "MiB", memory["exchange"] / _MIB),
-        less("all processes, cores while they come and wait", "cores", busy),
+        less("server CPU while they run and wait", "cores", busy["server"]),
+        less("exchange CPU, the same", "cores", busy["exchange"]),
     ]
 
 
@@ -200,15 +213,18 @@ async def _timed(place: Place, agent: str, pod: str, *, price: str) -> Timed:
     raise RuntimeError(f"{agent}/{pod}: the watch ended")
 
 
-async def _burst(place: Place, count: int, gpus: int) -> float:
-    """One pod for every GPU, of as many agents as there are, all at once."""
+async def _burst(place: Place, count: int, gpus: int) -> tuple[float, dict[str, float]]:
+    """
+    One pod for every GPU, of as many agents as there are, all at once: pods running a second,
+    and by process the CPU seconds that each took. They go on running.
+    """
     work = [(place.names[n % count], f"burst-{count}-{n}") for n in range(gpus)]
-    began = time.perf_counter()
+    before, began = place.cpu_seconds(), time.perf_counter()
     await _each([place.create(name, pod, price="1.00") for name, pod in work])
     await place.running_at_least(gpus)
     rate = gpus / (time.perf_counter() - began)
-    await place.clear(place.names[:count])
-    return rate
+    after = place.cpu_seconds()
+    return rate, {name: (after[name] - before[name]) / gpus for name in after}
 
 
 class Place:
@@ -333,8 +349,8 @@ class Place:
     def memory(self) -> dict[str, int]:
         return {name: _resident(pid) for name, pid in self._children().items()}
 
-    def cpu_seconds(self) -> float:
-        return sum(_cpu(pid) for pid in self._children().values())
+    def cpu_seconds(self) -> dict[str, float]:
+        return {name: _cpu(pid) for name, pid in self._children().items()}
 
     def _children(self) -> dict[str, int]:
         assert self._process is not None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -102,10 +104,29 @@ def run(
             )
             return await PodRun(client, wanted, say=_say, out=_print).run()
 
-    ended = asyncio.run(work())
+    ended = asyncio.run(_unless_told_to_end(work()))
     if ended.message:
         _say(ended.message)
     sys.exit(ended.code)
+
+
+async def _unless_told_to_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Whoever ends us, by SIGTERM or by closing the terminal, ends what we pay for."""
+    task, told = asyncio.ensure_future(work), list[int]()
+
+    def end(number: int) -> None:
+        told.append(number)
+        task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, end, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not told:
+            raise
+        return Outcome(code=128 + told[0], message="told to end; the GPUs are given back")
 
 
 def _say(words: str) -> None:
