@@ -103,6 +103,70 @@ def test_a_pod_that_reaches_for_the_machine_is_refused(machine: Installation) ->
     assert "trusted" in said
 
 
+CUT = """
+nodes:
+  - {name: box, product: H100, memory: 80Gi, gpus: 1, mig: true}
+pools:
+  - product: H100
+    floorPrice: "0.20"
+    divides: mig
+    geometry: [{profile: 1g.10gb, start: 2}, {profile: 3g.40gb, start: 4}]
+"""
+
+
+@pytest.fixture
+def cut(tmp_path: Path, kubectl: Path) -> Iterator[Installation]:
+    installation = Installation(tmp_path, str(kubectl))
+    (tmp_path / "fleet.yaml").write_text(CUT)
+    (tmp_path / "images.yaml").write_text('images: {"tools": {}}')
+    installation.up(more=["--runtime", "process", "--images", str(tmp_path / "images.yaml")])
+    yield installation
+    installation.close()
+    shutil.rmtree(_state(installation))
+
+
+def _state(installation: Installation) -> Path:
+    told = msgspec.json.decode((installation.data / "machine.json").read_bytes())
+    return Path(told["state"])
+
+
+def instances(installation: Installation) -> list[list[object]]:
+    """What is on the machine's card, each as profile and start."""
+    file = _state(installation) / "cards.json"
+    known = msgspec.json.decode(file.read_bytes()) if file.exists() else {}
+    return [[one["profile"], one["start"]] for one in known.get("GPU-box-0", [])]
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap")
+def test_a_mig_instance_from_the_pod_that_asks_for_it_to_its_end(cut: Installation) -> None:
+    cut.bidplane("agent", "create", "worker", "--priority", "1", "--refill", "100")
+    wanted = pod("small")
+    wanted["spec"]["containers"][0] |= {
+        "image": "tools",
+        "command": ["/bin/sh", "-c", "echo $CUDA_VISIBLE_DEVICES; exec sleep 3600"],
+        "resources": {"limits": {"nvidia.com/mig-1g.10gb": 1}},
+    }
+    cut.apply("worker", wanted)
+    cut.kubectl("worker", "wait", "--for=condition=Ready", "pod/small", "--timeout=60s")
+    assert instances(cut) == [["1g.10gb", 2]]
+    uuid = cut.kubectl("worker", "logs", "small").strip()
+    assert uuid.startswith("MIG-")
+    shown = cut.bidplane("top", "--json")
+    (row,) = msgspec.json.decode(shown)
+    assert (row["share"], row["agent"], row["pod"]) == ("1g.10gb", "worker", "default/small")
+    # The agent of the node is killed: the instance is found again, and goes with its pod.
+    before = cut.children()["machine"]
+    os.kill(before, 9)
+    deadline = time.monotonic() + 60
+    while cut.children().get("machine") in (None, before):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    cut.kubectl("worker", "delete", "pod", "small", "--timeout=60s")
+    while instances(cut):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 class forwarded:  # noqa: N801
     """`kubectl port-forward`, for the length of a with."""
 
