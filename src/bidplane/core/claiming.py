@@ -134,7 +134,7 @@ def _allocated(
         unreserved = [claim for claim in objects if not _is_reserved(claim, pod)]
         if unreserved:
             return [AllocateClaim(one, _reserved(one, pod)) for one in unreserved]
-        return Bind(next(iter(on)))
+        return _prepared(objects) or Bind(next(iter(on)))
     claims = [read_claim(claim) for claim in open_]
     for claim in claims:
         _check_admin(claim, pod["metadata"]["namespace"], devices.namespaces)
@@ -156,6 +156,36 @@ def _allocated(
     if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
         return Market(bid, placed.reason)
     return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
+
+
+def _prepared(claims: Sequence[Object]) -> list[MakeClaim | AllocateClaim] | Wait | None:
+    """
+    What devices with binding conditions are still waited for, as upstream does before it binds; a
+    claim whose device failed is given another, or the same again.
+    """
+    for claim in claims:
+        status = claim.get("status") or {}
+        said = {
+            (one["driver"], one["pool"], one["device"]): {
+                condition["type"]
+                for condition in one.get("conditions") or ()
+                if condition.get("status") == "True"
+            }
+            for one in status.get("devices") or ()
+        }
+        for result in ((_allocation(claim) or {}).get("devices") or {}).get("results") or ():
+            true = said.get((result["driver"], result["pool"], result["device"]), set())
+            if true & set(result.get("bindingFailureConditions") or ()):
+                nothing = {"allocation": None, "reservedFor": None, "devices": None}
+                return [AllocateClaim(claim, nothing)]
+            missing = set(result.get("bindingConditions") or ()) - true
+            if missing:
+                return Wait(
+                    "DeviceNotReady",
+                    f"{result['pool']}/{result['device']} is allocated, and its driver has not said"
+                    f" yet: {', '.join(sorted(missing))}",
+                )
+    return None
 
 
 def _check_admin(claim: Claim, namespace: str, known: Sequence[Object]) -> None:

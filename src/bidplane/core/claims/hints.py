@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import difflib
 import re
-
-from bidplane.core.claims.model import Device
+from collections.abc import Iterable
 
 _ACCESS = re.compile(r"""device\.attributes\[\s*(["'])([^"']+)\1\s*\]\.(\w+)""")
 
@@ -51,12 +50,12 @@ def rewritten(source: str) -> str | None:
     return " && ".join([*guards, changed])
 
 
-def hint(source: str, device: Device) -> str:
-    """The end of an error message: what the device has, and the line to write."""
+def hint(source: str, driver: str, attributes: Iterable[str]) -> str:
+    """The end of an error message: what a driver's device has, and the line to write."""
     taught = rewritten(source)
     if taught is not None:
         return f"; write: {taught}"
-    there = sorted(_full(name, device) for name in device.raw.get("attributes") or {})
+    there = sorted(name if "/" in name else f"{driver}/{name}" for name in attributes)
     for _, domain, name in _ACCESS.findall(source):
         if f"{domain}/{name}" in there:
             continue
@@ -67,7 +66,3 @@ def hint(source: str, device: Device) -> str:
         known = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(there) or 'none'}"
         return f"; the device has no attribute {domain}/{name}{known} To skip it: {guarded}"
     return ""
-
-
-def _full(name: str, device: Device) -> str:
-    return name if "/" in name else f"{device.id.driver}/{name}"

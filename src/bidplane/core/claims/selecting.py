@@ -47,7 +47,7 @@ class Selecting:
                 except CelError as error:
                     raise ClaimError(
                         f"{whose}, selector #{at} on device {device.id}: {error}"
-                        f"{hint(source, device)}"
+                        f"{hint(source, device.id.driver, device.raw.get('attributes') or ())}"
                     ) from None
         return True
 

@@ -17,6 +17,7 @@ import msgspec
 
 from bidplane.core.cel import CelError
 from bidplane.core.cel import devices as cel
+from bidplane.core.claims.hints import hint
 
 LOTS_MOST = 16
 
@@ -73,7 +74,7 @@ def partition(
         try:
             true_for[selector] = {kind for kind in kinds if selects(selector, kind.facts)}
         except CelError as error:
-            broken[selector] = str(error)
+            broken[selector] = f"{error}{_meant(selector, kinds)}"
             continue
         finer = {
             kind: (alike, (*bits, kind in true_for[selector]))
@@ -94,6 +95,12 @@ def partition(
         frozenset(too_fine),
         broken,
     )
+
+
+def _meant(selector: str, kinds: Sequence[Kind]) -> str:
+    """What the first device has that it may have been meant for."""
+    seen = msgspec.json.decode(kinds[0].facts) if kinds else {"driver": ""}
+    return hint(selector, seen["driver"], seen.get("attributes", {}))
 
 
 def _names(pool: str, groups: Mapping[Kind, tuple[Alike, tuple[bool, ...]]]) -> dict[Kind, str]:

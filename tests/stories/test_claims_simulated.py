@@ -1,0 +1,177 @@
+"""
+Claims as people write them, through the whole wiring: what is served, and what is refused with the
+line to write instead; never left waiting without a word.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import AGENT, POD, RESOURCE_CLAIM, Kind
+from bidplane.node.fleet import Fleet, NodeDeclaration
+from bidplane.sim.loop import run
+from bidplane.sim.world import World
+
+FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=8)])
+BETA = Kind("resource.k8s.io", "v1beta1", "ResourceClaimTemplate", "resourceclaimtemplates")
+TAUGHT = "device.attributes['pcie'].linkWidth == 16"
+# A blog's manifest: v1beta1, the request's fields flat, an attribute nobody publishes.
+BLOG = {
+    "apiVersion": "resource.k8s.io/v1beta1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "tp4-coherent-x16"},
+    "spec": {
+        "spec": {
+            "devices": {
+                "requests": [
+                    {
+                        "name": "gpus",
+                        "deviceClassName": "gpu.nvidia.com",
+                        "allocationMode": "ExactCount",
+                        "count": 4,
+                        "selectors": [{"cel": {"expression": TAUGHT}}],
+                    }
+                ],
+                "constraints": [
+                    {"requests": ["gpus"], "matchAttribute": "bidplane.dev/linkDomain"}
+                ],
+            }
+        }
+    },
+}
+
+
+def pod(name: str, **claim: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpus"}]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": {labels.SIMULATED_SECONDS: "30"}},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "resourceClaims": [{"name": "gpus", **claim}],
+        },
+    }
+
+
+def claim(name: str, count: int, *selectors: str) -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": "gpu.bidplane.dev", "count": count}
+    if selectors:
+        exactly["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+    one_domain = {"requests": ["gpus"], "matchAttribute": "bidplane.dev/linkDomain"}
+    return {
+        "apiVersion": RESOURCE_CLAIM.api_version,
+        "kind": RESOURCE_CLAIM.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "devices": {
+                "requests": [{"name": "gpus", "exactly": exactly}],
+                "constraints": [one_domain],
+            }
+        },
+    }
+
+
+def played(story: Callable[[World], Awaitable[None]]) -> None:
+    async def play() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder), FLEET)
+            try:
+                await world.start_all()
+                spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
+                agent = {"metadata": {"name": "trainer"}, "spec": spec}
+                await world.client().create(
+                    AGENT, {"apiVersion": AGENT.api_version, "kind": "Agent", **agent}, None
+                )
+
+                async def ready() -> bool:
+                    found = await world.client().get(AGENT, "trainer")
+                    ours = labels.WALLET_FINALIZER in found["metadata"].get("finalizers", ())
+                    return ours and (found.get("status") or {}).get("phase") == "Ready"
+
+                await world.until(ready, within=60)
+                await story(world)
+            finally:
+                await world.stop()
+
+    run(play())
+
+
+async def said(world: World, name: str, reason: str) -> str:
+    """What the pod's condition says, once it has that reason."""
+    message = ""
+
+    async def there() -> bool:
+        nonlocal message
+        found = await world.client("trainer").get(POD, name, "default")
+        for one in (found.get("status") or {}).get("conditions") or ():
+            if one["type"] == "PodScheduled" and one.get("reason") == reason:
+                message = one["message"]
+                return True
+        return False
+
+    await world.until(there, within=120)
+    return message
+
+
+async def phase(world: World, name: str) -> str:
+    found = await world.client("trainer").get(POD, name, "default")
+    return str((found.get("status") or {}).get("phase"))
+
+
+def test_the_form_a_blog_teaches_is_refused_with_the_line_that_works() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        await plane.create(BETA, BLOG, "default")
+        template = {"resourceClaimTemplateName": "tp4-coherent-x16"}
+        await plane.create(POD, pod("blog", **template), "default")
+        line = (await said(world, "blog", "BadClaim")).partition("write: ")[2]
+        assert line == (
+            '"pcieLinkWidth" in device.attributes["bidplane.dev"] &&'
+            ' device.attributes["bidplane.dev"].pcieLinkWidth == 16'
+        )
+        # The same manifest with that line in it, still v1beta1: it runs, on four.
+        fixed: Any = {**BLOG, "metadata": {"name": "fixed"}}
+        spec = {**BLOG["spec"]["spec"]["devices"]["requests"][0]}  # type: ignore[index]
+        spec["selectors"] = [{"cel": {"expression": line}}]
+        devices = {**BLOG["spec"]["spec"]["devices"], "requests": [spec]}  # type: ignore[index]
+        fixed["spec"] = {"spec": {"devices": devices}}
+        await plane.create(BETA, fixed, "default")
+        await plane.create(POD, pod("works", resourceClaimTemplateName="fixed"), "default")
+
+        async def runs() -> bool:
+            return await phase(world, "works") == "Running"
+
+        await world.until(runs, within=120)
+        made = [c for c in (await plane.list(RESOURCE_CLAIM)).items if "allocation" in c["status"]]
+        assert [len(c["status"]["allocation"]["devices"]["results"]) for c in made] == [4]
+
+    played(story)
+
+
+def test_nine_of_a_domain_of_eight_is_refused_with_what_there_is() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        await plane.create(RESOURCE_CLAIM, claim("nine", 9), "default")
+        await plane.create(POD, pod("nine", resourceClaimName="nine"), "default")
+        message = await said(world, "nine", "LargerThanEveryDomain")
+        assert "8" in message, message
+
+    played(story)
+
+
+def test_an_attribute_nobody_has_is_refused_by_name() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        odd = 'device.attributes["bidplane.dev"].linkdomain == "x"'
+        await plane.create(RESOURCE_CLAIM, claim("odd", 2, odd), "default")
+        await plane.create(POD, pod("odd", resourceClaimName="odd"), "default")
+        message = await said(world, "odd", "BadBid")
+        assert "did you mean bidplane.dev/linkDomain?" in message, message
+
+    played(story)
