@@ -256,6 +256,62 @@ def test_a_mig_pod_that_is_deleted_takes_its_instance_with_it() -> None:
     played(story)
 
 
+def test_a_claim_of_the_mig_class_is_given_a_leased_instance() -> None:
+    """As NVIDIA's driver has it: class `mig.nvidia.com`, chosen by its profile."""
+
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        bid = {"apiVersion": BID.api_version, "kind": "Bid", "metadata": {"name": "mine"}}
+        spec = {"gpus": 1, "share": "3g.40gb", "maxPrice": "1.00", "pool": "h100"}
+        await plane.create(BID, {**bid, "spec": spec}, "default")
+        profile = 'device.attributes["gpu.bidplane.dev"].profile == "3g.40gb"'
+        exactly = {
+            "deviceClassName": "mig.nvidia.com",
+            "selectors": [{"cel": {"expression": profile}}],
+        }
+        requests = [{"name": "part", "exactly": exactly}]
+        claim = {"metadata": {"name": "part"}, "spec": {"devices": {"requests": requests}}}
+        await plane.create(RESOURCE_CLAIM, claim, "default")
+        wants = pod("user", **{"bidplane.dev__bid": "mine"})
+        wants["spec"]["resourceClaims"] = [{"name": "part", "resourceClaimName": "part"}]
+        wants["spec"]["containers"][0]["resources"] = {"claims": [{"name": "part"}]}
+        await plane.create(POD, wants, "default")
+        await until_phase(world, "Running", "user")
+        assert instances(world) == [Slot("3g.40gb", 4)]
+        (pinned,) = (await world.client().list(RESOURCE_CLAIM)).items
+        (result,) = pinned["status"]["allocation"]["devices"]["results"]
+        assert result["device"] == "gpu-0-mig-3g40gb-4"
+        await until_phase(world, "Succeeded", "user")
+        assert instances(world) == [], "though the lease goes on"
+
+    played(story)
+
+
+def test_a_claim_of_the_mig_class_bids_for_its_profile() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        profile = 'device.attributes["gpu.bidplane.dev"].profile == "1g.10gb"'
+        exactly = {
+            "deviceClassName": "mig.nvidia.com",
+            "selectors": [{"cel": {"expression": profile}}],
+        }
+        requests = [{"name": "part", "exactly": exactly}]
+        claim = {"metadata": {"name": "part"}, "spec": {"devices": {"requests": requests}}}
+        await plane.create(RESOURCE_CLAIM, claim, "default")
+        wants = pod("user")
+        wants["spec"]["resourceClaims"] = [{"name": "part", "resourceClaimName": "part"}]
+        wants["spec"]["containers"][0]["resources"] = {"claims": [{"name": "part"}]}
+        await plane.create(POD, wants, "default")
+        await until_phase(world, "Running", "user")
+        assert instances(world) == [Slot("1g.10gb", 2)]
+        (bid,) = (await plane.list(BID)).items
+        assert bid["spec"]["share"] == "1g.10gb"
+        await until_phase(world, "Succeeded", "user")
+        await world.until(lambda: nothing_leased(world), within=60)
+
+    played(story)
+
+
 def test_a_mig_instance_that_cannot_be_made_costs_nothing() -> None:
     async def story(world: World) -> None:
         plane = world.client("trainer")

@@ -9,6 +9,7 @@ written as a block of the market becomes a bid; any other is refused, with the f
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -44,6 +45,11 @@ CLASSES: Mapping[str, Object] = {
     "gpu.nvidia.com": _class("gpu.nvidia.com", _KIND.format("gpu")),
     "mig.nvidia.com": _class("mig.nvidia.com", _KIND.format("mig")),
 }
+
+
+_PROFILE = re.compile(
+    r"""\s*device\.attributes\[["']gpu\.bidplane\.dev["']\]\.profile\s*==\s*(["'])([\w.+]+)\1\s*"""
+)
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +239,12 @@ def as_bid(claim: Claim) -> dict[str, Any] | None:
 def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
     if request.everything or request.admin or request.capacity or request.tolerations:
         return None
+    if request.device_class == "mig.nvidia.com":
+        # Instances are sold by their profile, which the claim must say, and say no more.
+        profile = _PROFILE.fullmatch(request.selectors[0]) if len(request.selectors) == 1 else None
+        if profile is None or claim.constraints or request.count != 1:
+            return None
+        return {"gpus": 1, "share": profile[2]}
     if request.device_class not in (labels.DEVICE_CLASS, "gpu.nvidia.com"):
         return None
     made: dict[str, Any] = {"gpus": request.count}

@@ -140,6 +140,7 @@ def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
         for lease in snapshot.leases
         if (name := lease["metadata"]["name"]) in there - whole
         and is_held(lease)
-        and not lease["spec"]["devices"][0].get("share")
+        # A fraction is no device of its own; a MIG instance is.
+        and "/" not in lease["spec"]["devices"][0].get("share", "")
         and lease["spec"]["bid"]["name"] in by_hand | {mine}
     )
