@@ -169,6 +169,19 @@ class TestOnANodeOfACluster(Streams):
         assert kubectl_here("logs", "all") == "onetwoall"
         kubectl_here("delete", "pod", "all", "--timeout=30s")
 
+    def test_a_checkpoint_is_told_by_a_node_that_may_write_status_only(
+        self, kubectl_here: Kubectl
+    ) -> None:
+        name = run_pod(kubectl_here, "saves")
+        command = "bidplane.dev/checkpoint-command=true"
+        kubectl_here("annotate", "pod", name, command, 'bidplane.dev/notice={"reason":"Outbid"}')
+
+        def told() -> bool:
+            key = r"jsonpath={.metadata.annotations.bidplane\.dev/checkpoint}"
+            return kubectl_here("get", "pod", name, "-o", key).endswith("exit 0")
+
+        until(told, "how the checkpoint went")
+
     def test_the_node_is_what_kubectl_expects_of_one(
         self, kubectl_here: Kubectl, joined: Cluster
     ) -> None:

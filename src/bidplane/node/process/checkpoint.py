@@ -48,6 +48,7 @@ async def take(client: Client, pod: Object, unit: Unit, *, clock: Clock) -> str:
             metadata["name"],
             {"metadata": {"uid": metadata["uid"], "annotations": told}},
             metadata["namespace"],
+            subresource="status",  # all of a pod that a node may write
         )
     return said
 
