@@ -59,10 +59,12 @@ def open_to_all() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def node(folder: Path, owner: Kubectl, *options: str) -> Iterator[None]:
-    """The node n1, for as long as it is needed; its pods end before it does."""
-    command = [*BIDPLANE, "node", "--name", "n1", "--images", "images.yaml", "--sandbox", "none"]
-    command += ["--trusted", "default", "--state", str(folder / "state")]
+def node(
+    folder: Path, owner: Kubectl, *options: str, name: str = "n1", sandbox: str = "none"
+) -> Iterator[None]:
+    """A node, for as long as it is needed; its pods end before it does."""
+    command = [*BIDPLANE, "node", "--name", name, "--images", "images.yaml", "--sandbox", sandbox]
+    command += ["--trusted", "default", "--state", str(folder / name)]
     process = started([*command, *options], "Ctrl-C stops the node", folder)
     try:
         yield
@@ -104,7 +106,7 @@ class TestOnAProcessNode(Streams):
 def joined(
     kube_binaries: Any, open_to_all: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """A cluster that gives nodes a node's rights, and the node n1 in it."""
+    """A cluster that gives nodes a node's rights; in it n1, and n2 that sandboxes its pods."""
     folder = tmp_path_factory.mktemp("authority")
     authority = Authority(folder)
     shown, key = authority.issue_server("node")
@@ -116,12 +118,15 @@ def joined(
         "--kubelet-preferred-address-types=InternalIP",
         "--enable-admission-plugins=NodeRestriction",
     ]
-    with Cluster(kube_binaries, apiserver_flags=flags) as cluster:
-        credential = cluster.kubeconfig_for("system:node:n1", "system:nodes")
-        options = ["--kubeconfig", str(credential), "--client-ca", str(authority.certificate_file)]
-        options += ["--tls-cert", str(shown), "--tls-key", str(key)]
+    with Cluster(kube_binaries, scheduler=True, apiserver_flags=flags) as cluster:
         owner = Kubectl(cluster.binaries["kubectl"], cluster.kubeconfig, folder)
-        with node(open_to_all, owner, *options):
+        options = ["--client-ca", str(authority.certificate_file)]
+        options += ["--tls-cert", str(shown), "--tls-key", str(key)]
+        with contextlib.ExitStack() as nodes:
+            for name, sandbox in (("n1", "none"), ("n2", "auto")):
+                credential = cluster.kubeconfig_for(f"system:node:{name}", "system:nodes")
+                told = ["--kubeconfig", str(credential), *options]
+                nodes.enter_context(node(open_to_all, owner, *told, name=name, sandbox=sandbox))
             yield cluster
 
 
@@ -168,6 +173,26 @@ class TestOnANodeOfACluster(Streams):
         kubectl_here("wait", "pod/all", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=30s")
         assert kubectl_here("logs", "all") == "onetwoall"
         kubectl_here("delete", "pod", "all", "--timeout=30s")
+
+    def test_an_ordinary_deployment(self, kubectl_here: Kubectl) -> None:
+        """With all that Kubernetes adds by itself, placed by its own scheduler."""
+        script = "sleep 1000"
+        kubectl_here("create", "deployment", "web", "--image=x", "--", "sh", "-c", script)
+        here = {"kubernetes.io/hostname": "n2"}
+        room = {"requests": {"memory": "1Mi", "cpu": "10m", "ephemeral-storage": "1Mi"}}
+        main = {"name": "x", "resources": room}
+        change = {"template": {"spec": {"nodeSelector": here, "containers": [main]}}}
+        spec = {"spec": {"replicas": 3, **change}}
+        kubectl_here("patch", "deployment", "web", "-p", json.dumps(spec))
+        kubectl_here("rollout", "status", "deployment/web", "--timeout=60s")
+        account = "/var/run/secrets/kubernetes.io/serviceaccount"
+        told = kubectl_here("exec", "deploy/web", "--", "cat", f"{account}/namespace")
+        assert told == "default"
+        pods = kubectl_here(
+            "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].status.podIP}"
+        )
+        assert len(set(pods.split())) == 3
+        kubectl_here("delete", "deployment", "web", "--cascade=foreground", "--timeout=60s")
 
     def test_a_checkpoint_is_told_by_a_node_that_may_write_status_only(
         self, kubectl_here: Kubectl

@@ -68,7 +68,10 @@ def node(
         Literal["auto", "namespace", "loopback"], Parameter(help="How pods get an address.")
     ] = "auto",
     egress: Annotated[
-        bool, Parameter(help="Pods with networks of their own reach beyond this machine (NAT).")
+        bool,
+        Parameter(
+            negative="", help="Pods with networks of their own reach beyond this machine (NAT)."
+        ),
     ] = False,
     sandbox: Annotated[
         Literal["auto", "none"], Parameter(help="`none` runs trusted pods without bubblewrap.")
@@ -286,6 +289,7 @@ async def _foreground(
         runtime=runtime,
         sandbox=sandbox,
         network=settings.network.kind,
+        disk_bytes=shutil.disk_usage(settings.state).total,
         version=__version__,
         **_shown(declared),
     )

@@ -72,6 +72,7 @@ def machine(data: Path, descriptor: int) -> None:
         fleet=where.fleet,
         data=data,
         trusted=told["trusted"],
+        egress=told.get("egress", False),
         images=_path(told.get("images")),
         volumes=_path(told.get("volumes")),
         state=_path(told.get("state")),

@@ -21,6 +21,7 @@ from bidplane.cli.process import HOSTS
 from bidplane.errors import UserError
 from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
+from bidplane.node.process.addresses import choose
 from bidplane.runtime.installation import Address, Installation
 from bidplane.runtime.serve import bind
 from bidplane.runtime.supervisor import Program, Supervisor
@@ -48,6 +49,9 @@ def up(
     images: Annotated[Path | None, Parameter(help="What images stand for there.")] = None,
     volumes: Annotated[Path | None, Parameter(help="Which directories its pods may use.")] = None,
     trusted: Annotated[list[str] | None, Parameter(help="Agents it trusts.")] = None,
+    egress: Annotated[
+        bool, Parameter(negative="", help="Its pods reach beyond this machine (NAT).")
+    ] = False,
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start goes on from there.
@@ -59,7 +63,7 @@ def up(
     """
     where = installation(data)
     running = Running(where, port=port, fleet=fleet)
-    told = {"images": images, "volumes": volumes, "trusted": trusted}
+    told = {"images": images, "volumes": volumes, "trusted": trusted, "egress": egress}
     running.use_machine(machine, told if runtime == "process" else None)
     asyncio.run(_foreground(running, example=example))
 
@@ -97,10 +101,18 @@ class Running:
         chosen = name or names[0]
         if chosen not in names:
             raise UserError(f"the fleet has no node {chosen!r} to be: it has {', '.join(names)}")
+        if told["egress"]:
+            choose("auto", egress=True)  # said here if it cannot be had
         files = {key: str(told[key].resolve()) for key in ("images", "volumes") if told[key]}
         state = str(self._machine_state(chosen))
         self.where.write_machine(
-            {"name": chosen, "trusted": told["trusted"], "state": state, **files}
+            {
+                "name": chosen,
+                "trusted": told["trusted"],
+                "egress": told["egress"],
+                "state": state,
+                **files,
+            }
         )
         self._listeners["machine"] = bind(_LOOPBACK, 0)
 

@@ -52,6 +52,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str | None] = {}  # None: an earlier one goes
     annotations: Mapping[str, str] = {}
     pods: int = 110
+    disk_bytes: int = 0  # of the file system its pods keep their files on
     version: str = "0"
 
 
@@ -152,6 +153,8 @@ class NodeAgent:
             "memory": f"{_memory_kib()}Ki",
             "pods": str(identity.pods),
         }
+        if identity.disk_bytes:
+            room["ephemeral-storage"] = str(identity.disk_bytes)
         gpus = _gpus(self._inventory.slices())
         if gpus:
             room[labels.GPU_RESOURCE] = str(gpus)
