@@ -56,9 +56,11 @@ class Stage:
         return not (await self.world.client().list(GPU_LEASE)).items
 
 
-def play(folder: Path, story: Callable[[Stage], Coroutine[Any, Any, None]]) -> None:
+def play(
+    folder: Path, story: Callable[[Stage], Coroutine[Any, Any, None]], fleet: Fleet = FLEET
+) -> None:
     async def whole() -> None:
-        world = World(folder, FLEET)
+        world = World(folder, fleet)
         await world.start_all()
         try:
             await story(Stage(world))
@@ -86,6 +88,24 @@ def test_it_yields_the_devices_keeps_them_and_gives_them_back(tmp_path: Path) ->
         await stage.world.until(stage.nothing_leased, within=10)
 
     play(tmp_path, story)
+
+
+def test_one_gpu_is_bought_at_once_where_there_is_a_float(tmp_path: Path) -> None:
+    fleet = Fleet(
+        nodes=[NodeDeclaration(name="big", product="H100", gpus=20)],
+        pools=[PoolDeclaration(product="H100", instant_float_percent=5)],
+    )
+
+    async def story(stage: Stage) -> None:
+        await stage.agent("trainer")
+        await asyncio.sleep(3)
+        async with stage.lease("trainer", gpus=1):
+            assert stage.world.ledger is not None
+            (lease,) = stage.world.ledger.live_leases()
+            assert lease.instant
+        await stage.world.until(stage.nothing_leased, within=10)
+
+    play(tmp_path, story, fleet)
 
 
 def test_an_exception_gives_it_back(tmp_path: Path) -> None:

@@ -94,6 +94,8 @@ def bid(
     spec |= {field: value for field, value in more.items() if value}
     notes = dict(annotations or {})
     if hold_seconds is not None:
+        if gpus == 1:
+            spec["instant"] = True  # a program waits for it, as a pod does
         notes |= {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
     metadata: dict[str, Any] = {"name": name, **({"annotations": notes} if notes else {})}
     return {

@@ -176,12 +176,9 @@ class Exchange:
             self._asked.discard(uid)
             self._sold.pop(uid, None)
             return
-        spec = bid["spec"]
-        if (
-            bid.get("status")
-            or uid in self._asked
-            or not (spec.get("urgent") or spec.get("instant"))
-        ):
+        # Nearly every bid is neither, or there is no float: then it costs nothing to hear of it.
+        at_once = bid["spec"].get("instant") and self._engine.desk.floats
+        if bid.get("status") or uid in self._asked or not (at_once or bid["spec"].get("urgent")):
             return
         view = snapshot.bid_view(bid)
         found = self.informers[AGENT].get(None, view.agent) if view is not None else None
