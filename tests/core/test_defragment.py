@@ -207,6 +207,14 @@ def test_a_round_says_who_moves_where_and_who_waits_for_them() -> None:
     assert (result.lots[0].leased, result.lots[0].unserved) == (16, 0)
 
 
+def test_two_that_move_to_one_domain_do_not_meet_there() -> None:
+    small = [lease("x", "b", 2), lease("y", "b", 2)]
+    result = cleared(*small, lease("z", "a", 4, movable=False), free={"a": 4, "b": 4})
+    assert [(move.lease, move.domain) for move in result.moved] == [("x", "a"), ("y", "a")]
+    taken = [device for move in result.moved for device in move.devices]
+    assert sorted(taken) == [f"a/f{i}" for i in range(4)]
+
+
 def test_a_round_that_nobody_pays_moves_for_moves_nobody() -> None:
     result = cleared(lease("x", "b", 4, fee=1000), free={"a": 4, "b": 4}, price=COVERS - 1)
     assert not result.moved

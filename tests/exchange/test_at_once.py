@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bidplane.api.kinds import AGENT, GPU_LEASE, POOL, RESOURCE_SLICE
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE
 from bidplane.core.market.early import FILL_MILLISECONDS, MOST
 from bidplane.ledger.records import TransferKind
 
@@ -164,6 +164,25 @@ def test_an_owner_asks_so_often_and_then_waits(tmp_path: Path) -> None:
         stage.clock.time += FILL_MILLISECONDS / 1000
         assert await ask_urgently(stage, "chat", "later", "0.05")
         assert fees(stage) == MOST + 2
+
+    play(tmp_path, story)
+
+
+def test_a_bid_that_is_told_of_again_asks_once(tmp_path: Path) -> None:
+    """A label that changes before its first round is not another round."""
+
+    async def story(stage: Stage) -> None:
+        await stage.second()
+        stage.bid("chat", "ask", 1, "0.05", urgent=True)
+        await settle()
+        for n in range(MOST):
+            bid = stage.host.objects["bids", "agent-chat", "ask"]
+            marks = {**bid["metadata"]["labels"], "seen": str(n)}
+            stage.host.apply(BID, "ask", "agent-chat", metadata={"labels": marks})
+            await settle()
+        for n in range(MOST - 1):
+            assert await ask_urgently(stage, "chat", f"low-{n}", "0.05")
+        assert not await ask_urgently(stage, "chat", "one-more", "0.05")
 
     play(tmp_path, story)
 
