@@ -90,6 +90,9 @@ def test_bids_of_one_work_share_it_the_earlier_first(market: Market) -> None:
     )
     phases = {uid: status.phase for uid, status in report.bids.items()}
     assert phases == {"early": "Won", "late": "Waiting", "other": "Won"}
+    # Nor in the next round: what the first holds may still be spent.
+    assert market.round().bids["late"].reason == "BudgetSpent"
+    assert market.leave("early").bids["late"].phase == "Won", "it was given back unused"
 
 
 def test_without_a_budget_nothing_is_limited(market: Market) -> None:
