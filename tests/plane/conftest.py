@@ -229,6 +229,8 @@ def endpoint(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
         _let_controllers_work(found)
     found.namespace = f"t-{secrets.token_hex(4)}"
     found.ok("POST", "/api/v1/namespaces", {"metadata": {"name": found.namespace}})
+    account = "/api/v1/namespaces/{ns}/serviceaccounts/default"  # comes by itself, soon
+    found.eventually(lambda: found.call("GET", account).code == 200)
     yield found
     found.call("DELETE", f"/api/v1/namespaces/{found.namespace}")
 

@@ -54,7 +54,7 @@ def clean(value: Any, shape: Shape, report: Report, path: str = "", depth: int =
         return None
     kind = shape.kind
     if kind == OBJECT:
-        if isinstance(value, Mapping):
+        if type(value) is dict or isinstance(value, Mapping):
             return _object(value, shape, report, path, depth)
     elif kind == ARRAY:
         if isinstance(value, list | tuple):

@@ -29,6 +29,7 @@ class Shape:
     """One node of a schema. `fields` is None for a map or for free-form JSON."""
 
     __slots__ = (
+        "_demands",
         "builtin",
         "default",
         "enum",
@@ -66,6 +67,25 @@ class Shape:
         self.list_type = ""
         self.list_map_keys: tuple[str, ...] = ()
         self.map_type = ""  # "atomic": applied whole
+        self._demands: bool | None = None
+
+    @property
+    def demands(self) -> bool:
+        """
+        Whether a value of the right type can still be wrong, in itself or in what is in it. Most
+        of what a cluster keeps cannot, and need not be walked through.
+        """
+        if self._demands is None:
+            self._demands = True  # what refers to itself is looked at
+            below = [*self.fields.values(), self.values, self.items]
+            self._demands = bool(
+                self.enum
+                or self.rules
+                or self.pattern
+                or (not self.builtin and (self.required or self.list_type in ("map", "set")))
+                or any(shape is not None and shape.demands for shape in below)
+            )
+        return self._demands
 
 
 # Built-in kinds.

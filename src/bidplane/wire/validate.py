@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from bidplane.wire import shapes
@@ -13,14 +13,22 @@ from bidplane.wire.status import Cause
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 
-def problems(value: Any, shape: Shape, path: str = "") -> list[Cause]:
-    """Every way in which `value` is not what `shape` demands; types were checked before."""
+def problems(
+    value: Any, shape: Shape, path: str = "", *, passed: Collection[str] = ()
+) -> list[Cause]:
+    """
+    Every way in which `value` is not what `shape` demands; types were checked before.
+
+    `passed` are fields of it that are known to be right.
+    """
     found: list[Cause] = []
-    _check(value, shape, path, found)
+    _check(value, shape, path, found, passed)
     return found
 
 
-def _check(value: Any, shape: Shape, path: str, found: list[Cause]) -> None:
+def _check(
+    value: Any, shape: Shape, path: str, found: list[Cause], passed: Collection[str] = ()
+) -> None:
     if value is None:
         return
     # To Go an empty enum is an absent one; whether it is required is the kind's own rule.
@@ -38,7 +46,7 @@ def _check(value: Any, shape: Shape, path: str, found: list[Cause]) -> None:
     if shape.rules or shape.pattern:
         _rules(value, shape, path, found)
     prefix = f"{path}." if path else ""
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         if not shape.builtin:
             found.extend(
                 Cause("Required value", f"{prefix}{name}", "FieldValueRequired")
@@ -47,10 +55,10 @@ def _check(value: Any, shape: Shape, path: str, found: list[Cause]) -> None:
             )
         for name, item in value.items():
             child = shape.fields.get(name) or shape.values
-            if child is not None:
+            if child is not None and child.demands and name not in passed:
                 _check(item, child, f"{prefix}{name}", found)
     elif isinstance(value, list):
-        if shape.items is not None:
+        if shape.items is not None and shape.items.demands:
             for at, item in enumerate(value):
                 _check(item, shape.items, f"{path}[{at}]", found)
         _unique(value, shape, path, found)

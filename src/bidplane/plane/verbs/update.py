@@ -47,7 +47,8 @@ async def change(
     latest = plane.store.latest(call.key)
     if latest is None:
         raise status.not_found(call.about)
-    new = prepare.shaped(call, make(call.shown(latest.obj)))
+    shown = call.shown(latest.obj)
+    new = prepare.shaped(call, _without_unchanged(call, make(shown), shown))
     _preconditions(call, new, latest)
     new = prepare.for_update(plane, call, new, latest.obj, owners() if owners else None)
     if call.subresource in ("", "resize"):
@@ -59,6 +60,18 @@ async def change(
         await plane.store.settle(call.key)
         return call.shown(latest.obj)
     return call.shown((await keep(plane, latest, new)).obj)
+
+
+def _without_unchanged(call: Call, made: Any, shown: Object) -> Any:
+    """
+    A status is written without the spec, if that is the very one there is: it stays anyway, and
+    reading it through would be most of the work.
+    """
+    if call.subresource != "status" or not isinstance(made, dict):
+        return made
+    if "spec" not in made or made["spec"] is not shown.get("spec"):
+        return made
+    return {key: value for key, value in made.items() if key != "spec"}
 
 
 async def keep(plane: Plane, latest: Item, new: dict[str, Any]) -> Item:
