@@ -16,6 +16,7 @@ from bidplane.core.market.early import MOST, Bucket, fee
 from bidplane.core.market.model import ONE
 from bidplane.exchange import opening
 from bidplane.exchange.snapshot import BidView
+from bidplane.ledger import verify
 from bidplane.ledger.records import REVENUE, TransferKind, wallet_of
 
 from .market import Market
@@ -228,3 +229,48 @@ def test_an_owner_with_too_many_bids_waits_with_the_newest(
     )
     assert report.bids["b2"].reason is BidReason.TOO_MANY_BIDS
     assert report.bids["b2"].phase is BidPhase.WAITING
+
+
+def test_a_bid_raised_while_its_lease_runs_keeps_it(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    raised = msgspec.structs.replace(market.world.bids[0], price=3 * PRICE)
+    market.round(bids=(raised,))
+    lease = market.lease("b1")
+    assert (lease.max_price, lease.price) == (3 * PRICE, FLOOR)
+    wallet = next(a for a in market.ledger.accounts() if a.name == "trainer")
+    assert wallet.held == 4 * 60 * 3 * PRICE // 3600, "an epoch at what it offers now"
+    # Twice its first bid would have displaced it; now it pays what staying costs.
+    report = market.round(bid("b2", "chat", 4, 2 * PRICE), after=60)
+    assert not report.result.displaced
+    assert PRICE < market.lease("b1").price < 2 * PRICE
+    assert verify(market.path).is_sound
+
+
+def test_a_bid_lowered_while_its_lease_runs_changes_nothing(market: Market) -> None:
+    """Or who means to leave would let itself be displaced, and be compensated for it."""
+    market.round(bid("b1", "trainer", 4, 2 * PRICE))
+    market.claim("b1")
+    before = market.lease("b1")
+    lowered = msgspec.structs.replace(market.world.bids[0], price=PRICE)
+    report = market.round(bid("b2", "chat", 4, 2 * PRICE), bids=(lowered,))
+    assert market.lease("b1") == before
+    assert not report.result.displaced
+
+
+def test_a_bid_is_not_raised_beyond_what_its_wallet_can_hold(market: Market) -> None:
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    before = market.lease("b1")
+    raised = msgspec.structs.replace(market.world.bids[0], price=1000 * PRICE)
+    market.round(bids=(raised,))
+    assert market.lease("b1") == before
+
+
+def test_only_the_alternative_that_won_is_raised(market: Market) -> None:
+    other = bid("b1", "trainer", 2, 9 * PRICE)
+    made = msgspec.structs.replace(bid("b1", "trainer", 4, PRICE), otherwise=(other,))
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    market.round(bids=(made,))
+    assert market.lease("b1").max_price == PRICE

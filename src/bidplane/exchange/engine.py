@@ -3,7 +3,8 @@ What the exchange does each second, without a clock, a network or an event loop.
 
     wallets   opened, refilled, closed
     observe   claimed leases become active, left ones are released, broken ones pay no more
-    settle    rent is billed, holds are topped up; who cannot pay gets notice
+    settle    rent is billed, holds are topped up; who cannot pay gets notice; who offers more for
+              what it has ranks by it
     clear     the round: who wins, who is displaced, at which prices
 
 All four are one commit of the ledger: a crash anywhere leaves all of it or none. The
@@ -19,6 +20,7 @@ import msgspec
 from bidplane.api.bid import BidReason, BidStatus
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import PoolStatus
+from bidplane.core.chain import block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import (
     RoundInput,
@@ -39,7 +41,7 @@ from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Budget, Term, Winner
+from bidplane.ledger.leases import Budget, Term, Winner, is_protected
 from bidplane.ledger.records import REVENUE, Lease, LotPrice, TransferKind, wallet_of
 
 
@@ -72,6 +74,7 @@ class Engine:
             _breach(commit, shop.stocks, snapshot.unusable)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)
+            _raise_bids(commit, snapshot)
             _charge_for_early(commit, snapshot, shop.stocks, early)
             given, kept, refused = round_input(commit, snapshot, standing, shop)
             result = clear_round(given)
@@ -181,6 +184,29 @@ def _settle(commit: Commit) -> None:
             leases.notice(commit, lease.id, why)
         elif lease.phase is Phase.ACTIVE and leases.is_expired(lease, commit.at):
             leases.notice(commit, lease.id, Event.EXPIRED)
+
+
+def _raise_bids(commit: Commit, snapshot: Snapshot) -> None:
+    """
+    Whoever offers more for what it has ranks by it from now on. Offering less changes nothing:
+    a lease is not lost by its own hand and compensated for it; it can be given back.
+    """
+    for bid in sorted(snapshot.bids, key=by_name):
+        lease = None if bid.problem else commit.lease_of_bid(bid.uid)
+        if lease is None or lease.phase is not Phase.ACTIVE or is_protected(lease, commit.at):
+            continue
+        choices = (bid, *bid.otherwise)
+        offered = max((choice.price for choice in choices if _is_for(choice, lease)), default=0)
+        if offered > lease.max_price:
+            leases.raise_bid(commit, lease.id, offered)
+
+
+def _is_for(choice: BidView, lease: Lease) -> bool:
+    """Whether a lease is what this alternative of its bid asks for."""
+    whole = choice.gpus if choice.spread else block_size(choice.gpus) or choice.gpus
+    count = (choice.gpus if choice.share else whole) * choice.blocks
+    there = choice.pool in ("", lease.pool)
+    return there and (choice.share, count) == (lease.share, lease.gpus)
 
 
 def _charge_for_early(

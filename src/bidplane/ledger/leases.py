@@ -239,6 +239,27 @@ def settle(commit: Commit, id: str) -> Event | None:
     return why
 
 
+def raise_bid(commit: Commit, id: str, max_price: int) -> bool:
+    """
+    Its holder offers more for it: from now on it ranks by that, and holds it. False, and
+    nothing changes, if it is no more, or wallet or budget cannot cover it.
+    """
+    lease = _lease(commit, id)
+    if max_price <= lease.max_price or lease.phase is not Phase.ACTIVE or lease.breached_at:
+        return False
+    left = commit.hold(lease.hold).amount - lease.meter(commit.at).due
+    left_of_term = max(0, lease.term_until - commit.at) // 1000
+    wanted = hold_for(max_price, lease.weight, terms_of(lease), left_of_term)
+    wallet = commit.account(lease.wallet)
+    budget = budgets.left_of(commit, lease)
+    if wallet is None or wallet.available + left < wanted:
+        return False
+    if budget is not None and budget + left < wanted:
+        return False
+    commit.change_lease(msgspec.structs.replace(lease, max_price=max_price))
+    return settle(commit, id) is None
+
+
 def reprice(commit: Commit, id: str, price: int) -> None:
     """From now on. What was used until now stays at the old price."""
     lease = _lease(commit, id)
