@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -137,12 +138,13 @@ class Table(Generic[R]):
             for i, type_ in enumerate(self._types)
             if type_ not in (str, int, bytes)
         ]
+        self._values = attrgetter(*self.columns)
 
     def row(self, record: R) -> Row:
-        return tuple(
-            _encode(getattr(record, column), as_json)
-            for column, as_json in zip(self.columns, self._as_json, strict=True)
-        )
+        values = list(self._values(record))
+        for i, _ in self._readers:
+            values[i] = _encode(values[i], self._as_json[i])
+        return tuple(values)
 
     def record_of(self, row: Row) -> R:
         values: list[Any] = list(row)

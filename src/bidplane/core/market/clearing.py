@@ -14,7 +14,8 @@ subset of a fitting set fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from bidplane.core.chain import Block
@@ -57,12 +58,13 @@ class Clearing:
         self.accepted: list[Contestant] = []  # in rank order
         self.rejected: list[tuple[Contestant, Room]] = []  # in rank order, with what each met
         self.losers: list[Contestant] = []  # the same, by themselves
+        self.after: list[Room] = []  # what was left after each accepted one, if it was kept
         self._in_the_way: dict[Block, Contestant | None] = {}  # the same for all of one size
 
     def critical_price(self, winner: Contestant) -> int:
         """The least `winner` could have bid and still won; never below its reserve."""
         for rival, met in self.rejected:
-            if rival.rank > winner.rank and met.give(winner.block).fits(rival.block):
+            if rival.rank > winner.rank and met.fits_without(winner.block, rival.block):
                 return max(winner.reserve, winner.price_ahead_of(rival))
         return winner.reserve
 
@@ -78,14 +80,17 @@ class Clearing:
     def _in_the_way_of(self, block: Block) -> Contestant | None:
         """The first winner after whom `block` no longer fits: whom one must outrank."""
         if block not in self._in_the_way:
-            room, found = self._start, None
-            for winner in self.accepted:
-                room = room.take(winner.block)
-                if not room.fits(block):
-                    found = winner
-                    break
-            self._in_the_way[block] = found
+            rooms = self.after or list(self._rooms())
+            # What does not fit after one winner does not after the next either.
+            first = bisect_left(rooms, True, key=lambda room: not room.fits(block))
+            self._in_the_way[block] = self.accepted[first] if first < len(rooms) else None
         return self._in_the_way[block]
+
+    def _rooms(self) -> Iterator[Room]:
+        room = self._start
+        for winner in self.accepted:
+            room = room.take(winner.block)
+            yield room
 
     def posted_price(self, reserve: int, *, last: int) -> int:
         """What one more GPU would have cost a newcomer; while none can be had, the `last`."""
@@ -105,6 +110,7 @@ def clear(start: Room, contestants: Iterable[Contestant]) -> Clearing:
         if result.room.fits(contestant.block):
             result.accepted.append(contestant)
             result.room = result.room.take(contestant.block)
+            result.after.append(result.room)
         else:
             result.rejected.append((contestant, result.room))
             result.losers.append(contestant)

@@ -22,7 +22,8 @@ even if everything on it were given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import operator
+from collections.abc import Mapping
 from functools import lru_cache
 
 from bidplane.core.chain import CHAIN, EIGHTHS, Block, Leaf
@@ -69,43 +70,47 @@ class Room:
         return self._with(block, -1)
 
     def fits(self, block: Block) -> bool:
-        if block.is_pinned and any(self.free.get(c, 0) < n for c, n in _pins(block)):
+        return self._fits(block, self.spare)
+
+    def fits_without(self, gone: Block, block: Block) -> bool:
+        """Whether `block` would fit if `gone`, which is inside, were not."""
+        if block.is_pinned:
+            return self.give(gone).fits(block)
+        return self._fits(block, self._spare_with(gone, -1))
+
+    def _fits(self, block: Block, spare: Counters) -> bool:
+        if not block.is_pinned:
+            return all(map(operator.ge, spare, need(block, self.leaves)))
+        if any(self.free.get(container, 0) < units for container, units in _pins(block)):
             return False
-        return min(self.take(block).spare) >= 0
+        return min(self._spare_with(block, 1)) >= 0
 
     def _with(self, block: Block, sign: int) -> Room:
+        spare = self._spare_with(block, sign)
         if not block.is_pinned:
-            needs = need(block, self.leaves)
-            spare = tuple(n - sign * m for n, m in zip(self.spare, needs, strict=True))
             return Room(self.free, spare, leaves=self.leaves, cut=self.cut)
-        # A pinned one also breaks larger blocks, by how much depends on its domain.
-        free, spare = dict(self.free), self.spare
+        free = dict(self.free)
         for container, units in _pins(block):
-            before = free[container]
-            free[container] = before - sign * units
-            spare = tuple(
-                n - b + a
-                for n, b, a in zip(
-                    spare,
-                    self._holds(container, before),
-                    self._holds(container, free[container]),
-                    strict=True,
-                )
-            )
+            free[container] -= sign * units
         return Room(free, spare, leaves=self.leaves, cut=self.cut)
 
-    def _holds(self, container: str, free: int) -> Iterator[int]:
-        """How many blocks of each size a container with so much free could hold."""
-        cut = self.cut.get(container)
-        for size in CHAIN:
-            yield 0 if cut else free // size
-        for leaf in self.leaves:
-            if cut == EIGHTHS:
-                yield free * leaf.per_gpu // 8
-            elif cut:
-                yield free if cut == leaf.name else 0
-            else:
-                yield free * leaf.per_gpu
+    def _spare_with(self, block: Block, sign: int) -> Counters:
+        if not block.is_pinned:
+            needs = need(block, self.leaves)
+            return tuple(n - sign * m for n, m in zip(self.spare, needs, strict=True))
+        # A pinned one also breaks larger blocks, by how much depends on its domain.
+        spare = self.spare
+        for container, units in _pins(block):
+            free = self.free[container]
+            before, after = (
+                self._holds(container, free),
+                self._holds(container, free - sign * units),
+            )
+            spare = tuple(n - b + a for n, b, a in zip(spare, before, after, strict=True))
+        return spare
+
+    def _holds(self, container: str, free: int) -> Counters:
+        return _held(self.cut.get(container, ""), free, self.leaves)
 
     def _count(self) -> Counters:
         totals = [0] * (len(CHAIN) + len(self.leaves))
@@ -113,6 +118,18 @@ class Room:
             for k, n in enumerate(self._holds(container, free)):
                 totals[k] += n
         return tuple(totals)
+
+
+@lru_cache(maxsize=4096)
+def _held(cut: str, free: int, leaves: tuple[Leaf, ...]) -> Counters:
+    """How many blocks of each size a container with so much free could hold; `cut`: see `Room`."""
+    if cut == EIGHTHS:
+        parts = (free * leaf.per_gpu // 8 for leaf in leaves)
+    elif cut:
+        parts = (free if cut == leaf.name else 0 for leaf in leaves)
+    else:
+        parts = (free * leaf.per_gpu for leaf in leaves)
+    return (*(0 if cut else free // size for size in CHAIN), *parts)
 
 
 @lru_cache(maxsize=4096)  # a lot has few distinct blocks, and asks for each very often
