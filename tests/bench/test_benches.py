@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from bidplane import bench
-from bidplane.bench import ledger, traces
+from bidplane.bench import ledger, tracefigures, traces
 from bidplane.bench.report import more
+from bidplane.sim.metrics import Metrics
 
 
 @pytest.mark.slow
@@ -22,15 +25,66 @@ def test_traces_on_drawn_work() -> None:
 
 
 def test_the_aim_is_against_the_best_peer() -> None:
-    found = {
-        name: traces._one(name, traces.generate(30, gpus=16, load=2.0, seed=1), (8, 8))
-        for name in ("fifo", "las", "exchange")
-    }
-    results = traces._beside("t", traces._COMPLETION, found, "exchange", ("fifo", "las"))
+    setting = traces.Setting("t", traces.generate(30, gpus=16, load=2.0, seed=1), (8, 8))
+    found = {name: traces._one(name, setting, "equal") for name in ("fifo", "las", "exchange")}
+    results = tracefigures.beside("t", tracefigures.EQUAL[:1], found, "exchange", ("fifo", "las"))
     aimed = [result for result in results if result.aim]
     assert len(aimed) == 1
     assert aimed[0].peer == min(result.peer or 0 for result in results)
     assert (aimed[0].peer_name or "").endswith("(best)")
+
+
+def test_every_workload_of_a_folder_is_found_and_played_on_a_fleet_of_its_own(
+    tmp_path: Path,
+) -> None:
+    for folder in ("jobs", "llm", "genai", "servegen/reason/r1"):
+        (tmp_path / folder).mkdir(parents=True)
+    header = "job_id,submit_time,num_gpus,duration\n"
+    rows = "".join(f"{n},{60 * n},{1 + n % 4},600\n" for n in range(40))
+    (tmp_path / "jobs" / "shockwave9.csv").write_text(header + rows)
+    (tmp_path / "jobs" / "venus.csv").write_text(header + rows)
+    (tmp_path / "llm" / "m.jsonl").write_text(
+        '{"timestamp": 0, "input_length": 900000, "output_length": 5}\n'
+    )
+    (tmp_path / "genai" / "pod_duty.csv").write_text(
+        "value,timestamp_anon,container_ip\n90,0,a\n90,60,a\n"
+    )
+    (tmp_path / "servegen/reason/r1" / "chunk-0-trace.csv").write_text("0,9.0,1,Gamma,1,1\n")
+    settings = [*traces._training(False, tmp_path), *traces._serving(False, tmp_path)]
+    assert [setting.name for setting in settings] == [
+        "shockwave9",
+        "venus",
+        "m and training",
+        "pod_duty and training",
+        "r1 and training",
+    ]
+    assert settings[0].nodes == (4,) * 8
+    assert [setting.serves for setting in settings] == [False, False, True, True, True]
+    assert all(any(job.requests for job in s.jobs) == s.serves for s in settings)
+    found = {
+        ("m and training", "differ", n): _played(settings[2], n)
+        for n in (*traces.VALUED, "exchange-worth")
+    }
+    shown = traces._results(settings[2], found)
+    assert {r.metric for r in shown} >= {
+        "m and training: urgent in time",
+        "m and training: value delivered",
+        "m and training: preemptions",
+    }
+
+
+def _played(setting: traces.Setting, name: str) -> Metrics:
+    few = setting._replace(jobs=[*setting.jobs[:3], *setting.jobs[-5:]])
+    return traces._one(name, few, "differ")
+
+
+def test_published_figures_stand_beside_ours() -> None:
+    setting = traces.Setting("t", traces.generate(10, gpus=16, load=1.0, seed=1), (8, 8))
+    ours = traces._one("fifo", setting, "equal")
+    for trace, peers in tracefigures.PUBLISHED.items():
+        shown = tracefigures.beside_published(trace, ours, peers)
+        assert len(shown) == sum(map(len, peers.values()))
+        assert all(result.aim is None and result.peer is not None for result in shown)
 
 
 @pytest.mark.slow

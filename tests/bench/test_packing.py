@@ -80,8 +80,8 @@ def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
         "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\n"
     )
     (tmp_path / "openb_pod_list_default.csv").write_text(
-        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
-        "p0,12000,16384,1,460,V100|P100\np1,1,1,0,0,\n"
+        "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"
+        "p0,12000,16384,1,460,V100|P100,0,10\np1,1,1,0,0,,5,5\n"
     )
     nodes, pods = packing.read(tmp_path)
     assert nodes == [Node(64000, 262144, 2, "P100")]

@@ -16,6 +16,7 @@ from bidplane.bench import postgres
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.store import Store
 from bidplane.ledger.stores import open_store
+from bidplane.sim.memory import MemoryStore
 
 STORES = ("sqlite", "postgres")
 _numbers = itertools.count(1)
@@ -39,6 +40,12 @@ def new_place(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[], Place]:
     """Names a place where there is no ledger yet, each time."""
+    return _places(request, tmp_path_factory)
+
+
+def _places(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], Place]:
     if request.param == "sqlite":
         return lambda: tmp_path_factory.mktemp("ledger") / "ledger.db"
     server: postgres.Server = request.getfixturevalue("server")
@@ -50,10 +57,15 @@ def place(new_place: Callable[[], Place]) -> Place:
     return new_place()
 
 
-@pytest.fixture
-def fresh(new_place: Callable[[], Place]) -> Callable[[], Store]:
+@pytest.fixture(params=(*STORES, "memory"))
+def fresh(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[], Store]:
     """Makes an empty store each time: for tests that try many examples."""
-    return lambda: open_store(new_place(), durable=False)
+    if request.param == "memory":  # the simulator's
+        return MemoryStore
+    places = _places(request, tmp_path_factory)
+    return lambda: open_store(places(), durable=False)
 
 
 @pytest.fixture

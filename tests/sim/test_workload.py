@@ -1,4 +1,4 @@
-"""Reading, drawing and printing."""
+"""Drawing and printing."""
 
 from __future__ import annotations
 
@@ -13,39 +13,7 @@ from bidplane.cli import sim as cli
 from bidplane.cli.sim import Setting
 from bidplane.errors import UserError
 from bidplane.sim.cluster import Cluster, failures
-from bidplane.sim.workload import Job, generate, read_trace, with_values
-
-HEADER = "job_id,submit_time,num_gpus,duration,tenant\n"
-
-
-def test_a_trace_is_read_in_the_order_of_arrival(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(HEADER + "b,20.7,2,0.4,x\na,10,1,60.9,\n")
-    assert read_trace(path) == [
-        Job(name="a", arrives=10, gpus=1, seconds=60),
-        Job(name="b", arrives=20, gpus=2, seconds=1, tenant="x"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("job_id,submit_time\n", "no column num_gpus, duration"),
-        (HEADER, "no job in it"),
-        (HEADER + "a,0,many,5,x\n", "line 2 cannot be read"),
-        (HEADER + "a,0,0,5,x\n", "needs a GPU"),
-        (HEADER + "a,-5,1,5,x\n", "a time from 0 on"),
-        (HEADER + "a,0\n", "line 2 cannot be read"),
-        ("", "no column"),
-    ],
-)
-def test_what_is_no_trace_is_a_clear_error(tmp_path: Path, text: str, problem: str) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text(text)
-    with pytest.raises(UserError, match=problem):
-        read_trace(path)
-    with pytest.raises(UserError, match="cannot read"):
-        read_trace(tmp_path / "none.csv")
+from bidplane.sim.workload import Job, generate, with_values
 
 
 def test_drawn_work_asks_for_the_load_it_was_told() -> None:
@@ -65,6 +33,14 @@ def test_values_fall_with_waiting_and_urgent_ones_fall_faster() -> None:
         assert job.worth_after(job.patience) == 0
         assert job.worth_after(2 * job.patience) == 0
         assert job.patience < (1.0 if job.urgent else math.inf) * max(301, job.seconds)
+
+
+def test_requests_that_come_while_their_gpu_is_not_there_are_late() -> None:
+    job = Job(name="s", arrives=0, gpus=1, seconds=100, patience=10.0, urgent=True, requests=50)
+    assert [job.in_time_after(waited) for waited in (0, 10, 60, 200)] == [1.0, 1.0, 0.5, 0.0]
+    (valued,) = with_values([job], seed=1)
+    assert (valued.patience, valued.requests) == (10.0, 50), "it knows how long it can wait"
+    assert valued.worth_after(60) == valued.value / 2
 
 
 def test_a_node_that_is_down_is_not_used_and_devices_are_handed_out_once() -> None:
@@ -108,7 +84,7 @@ def test_compare_prints_a_table_and_draws(
     assert "exchange" in printed
     drawn = ElementTree.fromstring(svg.read_text())
     bars = [r for r in drawn.iter("{http://www.w3.org/2000/svg}rect") if r.get("x")]
-    assert len(bars) == 2 * 8
+    assert len(bars) == 2 * 10
     assert all(0 <= float(bar.get("width", "-1")) <= 300 for bar in bars)
     with pytest.raises(UserError, match="cannot write"):
         cli.compare(policy=("fifo",), setting=SMALL, svg=tmp_path / "no" / "c.svg")
@@ -121,3 +97,33 @@ def test_a_wrong_policy_is_refused_before_anything_is_played(tmp_path: Path) -> 
         cli.run(policy="fifo", setting=Setting(nodes=0))
     with pytest.raises(UserError, match="--load"):
         cli.run(policy="fifo", setting=Setting(load=0.0))
+    with pytest.raises(UserError, match="--notice-seconds must be zero or more"):
+        cli.run(policy="fifo", setting=Setting(notice_seconds=-1))
+
+
+HEADER = "job_id,submit_time,num_gpus,duration\n"
+
+
+def test_a_trace_larger_than_the_fleet_or_broken_is_refused_with_words(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(HEADER + "a,0,64,10\n")
+    with pytest.raises(UserError, match="a asks for 64 GPUs; the nodes have 16: see --nodes"):
+        cli.run(policy="exchange", setting=Setting(trace=path, nodes=2))
+    path.write_text(HEADER + "a,0,1,-10\n")
+    with pytest.raises(UserError, match="line 2: the duration -10"):
+        cli.compare(policy=("fifo",), setting=Setting(trace=path))
+
+
+def test_a_trace_that_names_its_fleet_is_played_on_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "g.csv"
+    path.write_text(
+        "job_id,submit_time,num_gpus,dur_v100,dur_k80\n0,0,4,100,900\n1,0,4,100,900\n2,0,4,100,900\n"
+    )
+    cli.run(policy="fifo", setting=Setting(trace=path), json=True)
+    assert json.loads(capsys.readouterr().out)["makespan"] == 900  # two on V100, one on K80
+    cli.run(policy="exchange", setting=Setting(trace=path), json=True)
+    assert json.loads(capsys.readouterr().out)["makespan"] <= 900
+    with pytest.raises(UserError, match="leave out --nodes"):
+        cli.run(policy="fifo", setting=Setting(trace=path, nodes=3))

@@ -9,7 +9,6 @@ the FGD paper's simulator; the policies are written anew from what they are desc
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidplane.bench.report import Result, less, progress, ratio_at_least
+from bidplane.sim.traces import openb
 
 GPU = 1000  # milli
 WIDEST = 8  # GPUs of a node
@@ -54,19 +54,17 @@ class Node(NamedTuple):
 
 
 def read(folder: Path) -> tuple[list[Node], list[Pod]]:
-    with (folder / "openb_node_list_gpu_node.csv").open(newline="") as lines:
-        nodes = [
-            Node(int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
-            for r in csv.DictReader(lines)
-        ]
-    pods = []
-    with (folder / "openb_pod_list_default.csv").open(newline="") as lines:
-        for r in csv.DictReader(lines):
-            gpus = int(r["num_gpu"])
-            models = tuple(sorted(m for m in (r.get("gpu_spec") or "").split("|") if m))
-            milli = min(GPU, int(r["gpu_milli"])) if gpus else 0
-            cpu, memory = int(r["cpu_milli"]), int(r["memory_mib"])
-            pods.append(Pod(cpu, memory, gpus, milli, models if gpus else ()))
+    nodes = [Node(n.cpu, n.memory, n.gpus, n.model) for n in openb.read_nodes(folder)]
+    pods = [
+        Pod(
+            pod.cpu,
+            pod.memory,
+            pod.gpus,
+            min(GPU, pod.milli) if pod.gpus else 0,
+            tuple(sorted(pod.models)) if pod.gpus else (),
+        )
+        for pod in openb.read_pods(folder)
+    ]
     return nodes, pods
 
 
@@ -320,7 +318,7 @@ def unallocated(
 def results(*, quick: bool, data: Path | None) -> tuple[list[Result], str]:
     folder = data / "openb" if data else None
     seeds: tuple[int, ...]
-    if folder is not None and (folder / "openb_pod_list_default.csv").exists():
+    if folder is not None and openb.is_openb(folder):
         nodes, pods = read(folder)
         if quick:
             nodes, pods = nodes[::8], pods[::8]

@@ -17,8 +17,9 @@ from bidplane.errors import UserError
 from bidplane.sim import plot, policies, workload
 from bidplane.sim.cluster import failures
 from bidplane.sim.engine import Costs, simulate
+from bidplane.sim.exchange import Market
 from bidplane.sim.metrics import Metrics, measure
-from bidplane.sim.workload import Job
+from bidplane.sim.traces import Trace, read
 
 app = App(name="sim", help="Play a workload under a policy, in virtual time.")
 
@@ -30,16 +31,23 @@ ALL = ("fifo", "backfill", "priority", "fair", "las", "srtf", "exchange")
 class Setting:
     """What is played, on what."""
 
-    trace: Annotated[Path | None, Parameter(help="A CSV of jobs; else they are drawn.")] = None
+    trace: Annotated[
+        Path | None, Parameter(help="A public workload, see docs/simulator.md; else drawn.")
+    ] = None
     jobs: Annotated[int, Parameter(help="How many to draw; of a trace, how many to take.")] = 0
-    nodes: int = 40
+    nodes: Annotated[int | None, Parameter(help="Else the trace's own, or 40.")] = None
     gpus_per_node: int = 8
     load: Annotated[float, Parameter(help="Of drawn jobs: what they ask for of the GPUs.")] = 1.2
     values: Annotated[bool, Parameter(help="Draw what each job is worth; else all are equal.")] = (
         False
     )
     node_hours: Annotated[float, Parameter(help="Mean hours between a node's failures.")] = 0.0
-    restart_seconds: int = 40
+    restart_seconds: Annotated[int, Parameter(help="What an interruption costs a job.")] = 40
+    notice_seconds: Annotated[int, Parameter(help="The exchange's, before it reclaims.")] = 30
+    budget: Annotated[
+        float,
+        Parameter(help="What tenants are granted an hour, of what the fleet is worth; 0: enough."),
+    ] = 0.0
     seed: int = 0
 
 
@@ -57,8 +65,10 @@ def run(*, policy: str, setting: Setting = _DEFAULT, json: bool = False) -> None
     Examples:
         bidplane sim run --policy exchange --jobs 500 --nodes 8
         bidplane sim run --trace jobs.csv --policy las --json
+        bidplane sim run --trace servegen/reason/deepseek-r1 --policy exchange-worth --nodes 2
     """
-    found = _play(policy, setting)
+    policies.find(policy)  # a wrong name is refused before anything is read
+    found = _play(policy, setting, _trace(setting))
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
     else:
@@ -76,7 +86,9 @@ def compare(
     json: bool = False,
 ) -> None:
     """
-    Play one workload under several policies, side by side.
+    Play one workload under several policies, side by side: average and p99 completion, queueing
+    and makespan in hours, GPUs used, value delivered, urgent ones in time, jobs that were late
+    by more than their share, GPU-hours lost to interruptions, and how many there were.
 
     Examples:
         bidplane sim compare --jobs 500 --nodes 8 --svg compare.svg
@@ -84,7 +96,8 @@ def compare(
     """
     for name in policy:
         policies.find(name)  # a wrong name is refused before anything is played
-    found = [_play(name, setting) for name in policy]
+    trace = _trace(setting)
+    found = [_play(name, setting, trace) for name in policy]
     if json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
     else:
@@ -96,12 +109,10 @@ def compare(
             raise UserError(f"cannot write {svg}: {error.strerror}") from error
 
 
-def _play(policy: str, setting: Setting) -> Metrics:
-    chosen = policies.find(policy)
-    nodes = [setting.gpus_per_node] * setting.nodes
-    if setting.nodes < 1 or setting.gpus_per_node < 1:
-        raise UserError("there must be a node with a GPU: see --nodes and --gpus-per-node")
-    jobs = _jobs(setting)
+def _play(policy: str, setting: Setting, trace: Trace) -> Metrics:
+    market = Market(notice_seconds=setting.notice_seconds, budget=setting.budget)
+    chosen = policies.find(policy, market)
+    jobs, nodes = trace.jobs, trace.nodes
     costs = Costs(restart=setting.restart_seconds, restart_large=setting.restart_seconds * 3 // 2)
     span = 2 * (max(job.arrives for job in jobs) + max(job.seconds for job in jobs))
     trouble = (
@@ -111,25 +122,45 @@ def _play(policy: str, setting: Setting) -> Metrics:
         if setting.node_hours > 0
         else []
     )
-    progress = _progress(policy)
-    return measure(simulate(jobs, nodes, chosen, costs=costs, failures=trouble, progress=progress))
-
-
-def _jobs(setting: Setting) -> list[Job]:
-    if setting.trace is not None:
-        jobs = workload.read_trace(setting.trace)
-        jobs = jobs[: setting.jobs] if setting.jobs > 0 else jobs
-    else:
-        gpus = setting.nodes * setting.gpus_per_node
-        if setting.load <= 0:
-            raise UserError("--load must be more than zero")
-        jobs = workload.generate(
-            setting.jobs if setting.jobs > 0 else 500,
-            gpus=gpus,
-            load=setting.load,
-            seed=setting.seed,
+    return measure(
+        simulate(
+            jobs,
+            nodes,
+            chosen,
+            kinds=trace.kinds,
+            costs=costs,
+            failures=trouble,
+            progress=_progress(policy),
         )
-    return workload.with_values(jobs, seed=setting.seed) if setting.values else jobs
+    )
+
+
+def _trace(setting: Setting) -> Trace:
+    """What is played, and the nodes it is played on."""
+    _check(setting)
+    asked = (setting.gpus_per_node,) * (40 if setting.nodes is None else setting.nodes)
+    if setting.trace is not None:
+        trace = read(setting.trace)
+        jobs = trace.jobs[: setting.jobs] if setting.jobs else trace.jobs
+        if trace.kinds and setting.nodes is not None:
+            raise UserError(f"{setting.trace} says which nodes there are: leave out --nodes")
+    else:
+        trace = Trace((), "drawn")
+        count = setting.jobs or 500
+        jobs = workload.generate(count, gpus=sum(asked), load=setting.load, seed=setting.seed)
+    if setting.values:
+        jobs = workload.with_values(jobs, seed=setting.seed)
+    return trace._replace(jobs=jobs, nodes=trace.nodes or asked)
+
+
+def _check(setting: Setting) -> None:
+    if (setting.nodes is not None and setting.nodes < 1) or setting.gpus_per_node < 1:
+        raise UserError("there must be a node with a GPU: see --nodes and --gpus-per-node")
+    if setting.load <= 0:
+        raise UserError("--load must be more than zero")
+    for name in ("jobs", "node_hours", "restart_seconds", "notice_seconds", "budget"):
+        if getattr(setting, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')} must be zero or more")
 
 
 def _progress(policy: str) -> Callable[[int, int], None]:
@@ -144,18 +175,23 @@ def _progress(policy: str) -> Callable[[int, int], None]:
     return tell
 
 
-_COLUMNS: dict[str, Callable[[Metrics], str]] = {  # times in seconds; 80 columns are enough
+_COLUMNS: dict[str, Callable[[Metrics], str]] = {  # times in hours; 80 columns are enough
     "policy": lambda m: m.policy,
-    "average": lambda m: f"{m.average_completion:,.0f}",
-    "p99": lambda m: f"{m.p99_completion:,.0f}",
-    "queueing": lambda m: f"{m.average_queueing:,.0f}",
-    "makespan": lambda m: f"{m.makespan:,}",
+    "average": lambda m: _hours(m.average_completion),
+    "p99": lambda m: _hours(m.p99_completion),
+    "queue": lambda m: _hours(m.average_queueing),
+    "span": lambda m: _hours(m.makespan),
     "used": lambda m: f"{m.utilisation:.1%}",
     "value": lambda m: f"{m.value_share:.1%}",
     "urgent": lambda m: f"{m.urgent_in_time:.0%}",
-    "lost": lambda m: f"{m.wasted:,.0f} h",
+    "unfair": lambda m: f"{m.unfair:.0%}",
+    "lost": lambda m: f"{m.wasted:,.0f}",
     "stops": lambda m: f"{m.preemptions:,}",
 }
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:,.2f}" if seconds < 100 * 3600 else f"{seconds / 3600:,.0f}"
 
 
 def _table(found: list[Metrics]) -> None:

@@ -14,6 +14,7 @@ from bidplane.ledger.records import (
     Account,
     AccountKind,
     Entry,
+    Hold,
     Lease,
     LotPrice,
     Round,
@@ -23,7 +24,7 @@ from bidplane.ledger.records import (
 )
 from bidplane.ledger.store import Store
 from bidplane.ledger.stores import open_store
-from bidplane.ledger.tables import ACCOUNT, JOURNAL, LEASE, LOT, ROUND, TRANSFER
+from bidplane.ledger.tables import ACCOUNT, HOLD, JOURNAL, LEASE, LOT, ROUND, TRANSFER
 from bidplane.storage.chain import GENESIS
 
 NOTHING_YET = Entry(sequence=0, at=0, payload=b"", hash=GENESIS)
@@ -82,6 +83,9 @@ class Ledger:
 
     def live_leases(self) -> list[Lease]:
         return self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
+
+    def hold(self, hold: str) -> Hold | None:
+        return self._store.get(HOLD, hold)
 
     def leases_of(self, wallet: str) -> list[Lease]:
         return self._store.find(LEASE, "wallet = ?", wallet)

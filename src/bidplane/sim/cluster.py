@@ -2,21 +2,23 @@
 Nodes of GPUs, as a queue sees them.
 
 Up to a node's size a job stays on one node, the tightest that has room. A larger one gets
-whole free nodes, and what remains of it goes to the node with the most room.
+whole free nodes, and what remains of it goes to the node with the most room. Where nodes
+have GPUs of several kinds, a job is on one kind: the fastest for it that has room.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 Seats = dict[int, tuple[int, ...]]  # by node: its GPUs
 
 
 class Cluster:
-    def __init__(self, sizes: Sequence[int]) -> None:
+    def __init__(self, sizes: Sequence[int], kinds: Sequence[str] = ()) -> None:
         self.sizes = tuple(sizes)
+        self.kinds = tuple(kinds) or ("gpu",) * len(self.sizes)  # of each node's GPUs
         self.free: list[tuple[int, ...]] = [tuple(range(size)) for size in sizes]
         self.down: set[int] = set()
 
@@ -25,7 +27,8 @@ class Cluster:
 
     def copy(self) -> Cluster:
         other = Cluster(())
-        other.sizes, other.free, other.down = self.sizes, list(self.free), self.down
+        other.sizes, other.kinds = self.sizes, self.kinds
+        other.free, other.down = list(self.free), self.down
         return other
 
     @property
@@ -37,18 +40,29 @@ class Cluster:
     def available(self) -> int:
         return sum(len(self.free[node]) for node in range(len(self.sizes)) if node not in self.down)
 
-    def find(self, gpus: int) -> Seats | None:
-        """Where a job of so many GPUs would go now."""
+    def find(self, gpus: int, speeds: Mapping[str, float] | None = None) -> Seats | None:
+        """Where a job of so many GPUs would go now; `speeds`: how fast each kind is for it."""
+        if not speeds:
+            return self._find(gpus, "")
+        for kind in sorted(speeds, key=lambda kind: -speeds[kind]):
+            seats = self._find(gpus, kind)
+            if seats is not None:
+                return seats
+        return None
+
+    def _find(self, gpus: int, kind: str) -> Seats | None:
         room = [
             (len(free), node)
             for node, free in enumerate(self.free)
-            if free and node not in self.down
+            if free and node not in self.down and kind in ("", self.kinds[node])
         ]
         within = [(have, node) for have, node in room if have >= gpus]
         if within:
             node = min(within)[1]
             return {node: self.free[node][:gpus]}
-        largest = max(self.sizes, default=0)
+        largest = max(
+            (n for n, k in zip(self.sizes, self.kinds, strict=True) if kind in ("", k)), default=0
+        )
         if gpus <= largest:
             return None
         seats: Seats = {}

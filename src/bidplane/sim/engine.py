@@ -12,6 +12,7 @@ fails loses what it did since its last checkpoint as well.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
@@ -41,7 +42,9 @@ class Task:
         "preemptions",
         "seats",
         "since",
+        "speed",
         "started",
+        "stays",
         "version",
         "waited",
         "wasted",
@@ -52,9 +55,11 @@ class Task:
         self._left = job.seconds
         self.since = job.arrives  # it runs, or waits, since then
         self.seats: Seats | None = None
+        self.speed = 1.0  # of the GPUs it has, against those its `seconds` are of
         self.attained = 0  # GPU-seconds until `since`
         self.waited = 0  # seconds until `since`
         self.started = -1
+        self.stays: list[tuple[int, int]] = []  # from when to when it had its GPUs
         self.ended = -1
         self.preemptions = 0
         self.wasted = 0  # GPU-seconds
@@ -69,8 +74,12 @@ class Task:
         return self.seats is not None
 
     def left(self, now: int) -> int:
-        """Seconds of running until it is done."""
-        return self._left - (now - self.since) if self.runs else self._left
+        """Seconds of running until it is done, on GPUs of speed 1."""
+        return self._left - int((now - self.since) * self.speed) if self.runs else self._left
+
+    def ends_in(self, now: int) -> int:
+        """Seconds until it is done where it runs."""
+        return math.ceil(self._left / self.speed) - (now - self.since)
 
     def service(self, now: int) -> int:
         """GPU-seconds it has had."""
@@ -80,17 +89,18 @@ class Task:
         """Seconds it has waited."""
         return self.waited + (0 if self.runs else now - self.since)
 
-    def start(self, now: int, seats: Seats) -> None:
+    def start(self, now: int, seats: Seats, speed: float = 1.0) -> None:
         self.waited += now - self.since
-        self.since, self.seats = now, seats
+        self.since, self.seats, self.speed = now, seats, speed
         self.started = now if self.started < 0 else self.started
         self.version += 1
 
     def stop(self, now: int, *, again: int) -> None:
         """Off its GPUs, with `again` seconds to be done once more."""
-        self._left = self.left(now) + again
+        self._left = max(0, self.left(now)) + again
         self.attained = self.service(now)
         self.wasted += again * self.job.gpus
+        self.stays.append((self.since, now))
         self.since, self.seats = now, None
         self.version += 1
 
@@ -104,6 +114,10 @@ class Decision(NamedTuple):
 
 class Policy(Protocol):
     name: str
+
+    def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
+        """Once, before anything happens. What jobs will come is not to be used to decide."""
+        ...
 
     def decide(
         self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
@@ -132,12 +146,15 @@ def simulate(
     nodes: Sequence[int],
     policy: Policy,
     *,
+    kinds: Sequence[str] = (),
     costs: Costs | None = None,
     failures: Sequence[Failure] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Outcome:
-    check(jobs, nodes)
-    run = _Run(jobs, nodes, policy, costs or Costs(), failures)
+    """`kinds`: of which kind each node's GPUs are, if they differ."""
+    cluster = Cluster(nodes, kinds)
+    check(jobs, cluster.sizes, cluster.kinds)
+    run = _Run(jobs, cluster, policy, costs or Costs(), failures)
     while run.done < len(jobs):
         run.step()
         progress(run.done, len(jobs))
@@ -150,7 +167,7 @@ class _Run:
     def __init__(
         self,
         jobs: Sequence[Job],
-        nodes: Sequence[int],
+        cluster: Cluster,
         policy: Policy,
         costs: Costs,
         failures: Sequence[Failure],
@@ -159,7 +176,7 @@ class _Run:
         self.done = 0
         self.decisions = 0
         self._policy, self._costs = policy, costs
-        self._cluster = Cluster(nodes)
+        self._cluster = cluster
         self._arrived = 0
         self._waiting: dict[int, Task] = {}  # by number: the order of arrival
         self._running: dict[int, Task] = {}
@@ -170,6 +187,7 @@ class _Run:
         heapq.heapify(self._trouble)
         self._look: int | None = None
         self.now = 0
+        policy.prepare(self.tasks, cluster, costs)
 
     def step(self) -> None:
         """To the next moment at which something happens."""
@@ -212,7 +230,7 @@ class _Run:
         hit = [n for n, t in self._running.items() if t.seats and node in t.seats]
         for number in hit:
             task = self.tasks[number]
-            lost = (self.now - task.since) % self._costs.checkpoint_every
+            lost = int(task.speed * ((self.now - task.since) % self._costs.checkpoint_every))
             self._off(number, again=lost + self._costs.restart_of(task.job))
             self._waiting[number] = task
         self._cluster.down.add(node)
@@ -237,6 +255,10 @@ class _Run:
             number = self._number[id(task)]
             del self._waiting[number]
             self._cluster.take(seats)
-            task.start(now, seats)
+            task.start(now, seats, self._speed(task.job, seats))
             self._running[number] = task
-            heapq.heappush(self._ends, (now + task.left(now), number, task.version))
+            heapq.heappush(self._ends, (now + task.ends_in(now), number, task.version))
+
+    def _speed(self, job: Job, seats: Seats) -> float:
+        """Of the slowest GPUs it has: a gang waits for its last."""
+        return min(job.speed_on(self._cluster.kinds[node]) for node in seats)

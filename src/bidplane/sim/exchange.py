@@ -1,157 +1,378 @@
 """
-The exchange as a policy: the market's own clearing and placement, under the virtual clock.
+The exchange as a policy: its own engine, ledger and leases, under the virtual clock.
 
-Every waiting job is a bid and every running one an incumbent that competes in place, with
-the rank weight its restart earns it. What differs between the variants is only how an
-agent values its job; the market never sees more than a price per GPU. A winner pays its
-critical price until it ends; who is displaced is compensated, and has its restart to do.
+Every job has an autobidder that bids for it from its tenant's wallet. What decides is
+`exchange.engine.Engine`, the same that runs in an installation: wallets are refilled, holds
+opened, `clear_round` says who wins, who is displaced gets notice and compensation, and all of it
+is committed to a ledger, here one in memory. This file is the world around it: it hands in
+what a host would show, and lets jobs start and leave as leases say.
 
-It calls clearing and placement, not `clear_round`: wallets, reserves and what staying
-costs decide nothing here, and a week has twelve thousand rounds.
+Rounds are run when something happened, and at each look of agents while a bid waits; a round in
+which no bid stands, after one in which none stood, would change nothing and is left out. Rent is
+settled when it is due, round or not. `tests/sim/test_exchange.py` shows that leaving them out
+changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from bidplane.api.money import cost
-from bidplane.core.chain import Block, anywhere, block_size
+import msgspec
+
+from bidplane.api.lease import Device, Phase
+from bidplane.api.money import GPU_WEIGHT, MICRO, rent
+from bidplane.core.chain import CHAIN
+from bidplane.core.lease import Event
 from bidplane.core.market import preemption
-from bidplane.core.market.clearing import Contestant, clear
-from bidplane.core.market.model import ONE
-from bidplane.core.market.room import Room
-from bidplane.core.placement import Shelf, place
+from bidplane.core.market.metering import cover_seconds, reserve_seconds
+from bidplane.exchange.engine import Engine
+from bidplane.exchange.snapshot import AgentView, BidView, DeviceView, PoolView, Snapshot
+from bidplane.ledger import Ledger, leases, wallets
+from bidplane.ledger.leases import Terms
+from bidplane.ledger.records import AccountKind, Lease, lease_id
+from bidplane.sim.bidders import Bidder, Rule, by_attained, by_remaining_work, by_worth
 from bidplane.sim.cluster import Cluster, Seats
-from bidplane.sim.engine import Costs, Decision, Policy, Task
+from bidplane.sim.engine import Costs, Decision, Task
+from bidplane.sim.memory import MemoryStore
+from bidplane.sim.workload import Job
 
-_SCALE = 1e15  # prices are whole; this keeps the cheapest apart
-_UNKNOWN = 600.0  # GPU-seconds: younger jobs than that are all alike
-_AGE_SECONDS = 12 * 3600  # of waiting that doubles a rank; it counts on in the lease
-Pricing = Callable[[Task, int], float]  # credits per GPU-second, up to a common factor
+_START = 1_000_000  # seconds: the ledger's clock when the simulation's is 0
+_TOGETHER = 60_000  # milliseconds: rent due within a minute is billed at once
+_RAISE = 1.25  # a running job that is worth so much more than it bid offers more
+_ANY = "gpu"
+_CARRY_HOURS = 24
+EPOCH_SECONDS = 300
+# Micro-credits: a thousandth of what an hour of a GPU is worth on average. What is worth less
+# still bids it, and runs where nobody else wants to.
+FLOOR = MICRO // 1000
+
+
+class Market(NamedTuple):
+    """How the pool is sold, and how agents behave in it."""
+
+    notice_seconds: int = 30
+    look_seconds: int = 300  # how often agents think about their bids while somebody waits
+    # What all tenants are granted an hour, in parts of what an hour of all GPUs is worth on the
+    # average of all jobs; 0 grants more than anybody can use.
+    budget: float = 0.0
 
 
 class Exchange:
     def __init__(
-        self, name: str, pricing: Pricing, *, costs: Costs | None = None, tick: int = 0
+        self,
+        name: str,
+        rule: Rule,
+        market: Market | None = None,
+        *,
+        history: bool = False,
+        skip: bool = True,
     ) -> None:
-        self.name, self._pricing, self._tick = name, pricing, tick
-        self._costs = costs or Costs()
-        self.rent = 0  # micro-credits, of all jobs
-        self.compensation = 0
-        self._prices: dict[str, int] = {}  # by job that runs: what its GPUs cost
-        self._metered = 0
+        """
+        `history` keeps all of the ledger, to be verified. Without `skip` there is a round
+        whenever something happens, also if no bid stands.
+        """
+        self.name, self._rule, self._market = name, rule, market or Market()
+        self._every, self._budget = self._market.look_seconds, self._market.budget
+        self._skip = skip
+        self.store = MemoryStore(history=history)
+        self.ledger = Ledger(self.store)
+        self.rounds = 0
+        self._engine = Engine(self.ledger)
+        self._held: dict[str, _Held] = {}  # by lease
+        self._by_task: dict[int, _Held] = {}  # by the number of its task
+        self._bidders: dict[int, Bidder] = {}
+        self._wins: dict[int, int] = {}  # by task: a bid wins once, the next has another name
+        self._settles: list[tuple[int, str]] = []  # milliseconds, lease
+        self._had_bids = False
+        self._thought = -self._every
 
-    def decide(
-        self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
-    ) -> Decision:
-        self._meter(now, running)
-        if not waiting:
-            return Decision()
-        tasks = {str(n): task for n, task in enumerate([*running, *waiting])}
-        up = [node for node in range(len(cluster.sizes)) if node not in cluster.down]
-        field = [self._contestant(id, task, now) for id, task in tasks.items()]
-        room = {str(node): len(cluster.free[node]) for node in up}
-        for task in running:
-            for node, devices in (task.seats or {}).items():
-                room[str(node)] += len(devices)
-        cleared = clear(Room(room), field)
-        leaving = {c.id: tasks[c.id] for c, _ in cleared.rejected if tasks[c.id].runs}
-        seats = place(
-            [_shelf(node, cluster, leaving) for node in up],
-            [(c.id, c.block) for c in cleared.accepted if not tasks[c.id].runs],
-        )
-        # Who was outranked by bids that then went elsewhere has nobody to leave for.
-        needed = {lease for seat in seats.values() for lease in seat.taken_from}
-        stop = [task for id, task in leaving.items() if id in needed]
-        for task in stop:
-            lost = self._costs.restart_of(task.job)
-            self.compensation += cost(self._prices[task.job.name], task.job.gpus, lost)
-        for winner in cleared.accepted:
-            if winner.id in seats:
-                self._prices[tasks[winner.id].job.name] = cleared.critical_price(winner)
-        return Decision(stop, [(tasks[id], _seats(seat.devices)) for id, seat in seats.items()])
+    def __repr__(self) -> str:
+        return f"<Exchange {self.name}, {self.rounds} rounds, {len(self._held)} leases>"
 
-    def _meter(self, now: int, running: Sequence[Task]) -> None:
-        """Rent since the last round, of those who still run."""
-        for task in running:
-            since = max(self._metered, task.since)
-            self.rent += cost(self._prices[task.job.name], task.job.gpus, now - since)
-        self._metered = now
+    def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
+        terms = Terms(self._market.notice_seconds, costs.restart, EPOCH_SECONDS)
+        self._cover = cover_seconds(terms.epoch_seconds, terms.notice_seconds)
+        self._tasks = tasks
+        self._number = {id(task): number for number, task in enumerate(tasks)}
+        jobs = [task.job for task in tasks]
+        # Money has a unit: an hour of a GPU is worth one credit, on the average of all jobs.
+        worth = sum(job.value for job in jobs) or 1.0
+        self._unit = MICRO * sum(job.work for job in jobs) / 3600 / worth
+        self._agents = _agents(jobs, self._unit, self._budget, sum(cluster.sizes))
+        self._pools = tuple(_pool(kind, terms) for kind in sorted(set(cluster.kinds)))
+        self._devices = [
+            tuple(_device(cluster.kinds[node], node, number) for number in range(size))
+            for node, size in enumerate(cluster.sizes)
+        ]
+        # The owner seeds each fund with one eviction of the whole pool, at what it is worth.
+        with self.ledger.commit(_at(0)) as commit:
+            for kind in sorted(set(cluster.kinds)):
+                sizes = zip(cluster.kinds, cluster.sizes, strict=True)
+                gpus = sum(size for other, size in sizes if other == kind)
+                wanted = preemption.seed(MICRO, gpus, terms.notice_seconds, terms.restart_seconds)
+                wallets.seed_fund(commit, pool=kind, wanted=wanted)
+
+    # What the simulation asks
 
     def next_look(self, now: int, *, any_waiting: bool) -> int | None:
-        return now + self._tick if self._tick and any_waiting else None
+        moments = [held.leaves for held in self._held.values() if held.leaves is not None]
+        if any_waiting:
+            moments.append((now // self._every + 1) * self._every)
+        if self._budget and self._settles:  # who cannot pay must get its notice in time
+            moments.append(max(now + 1, self._settles[0][0] // 1000 - _START))
+        return min(moments, default=None)
 
     def looks_at(self, now: int) -> bool:
         return True
 
-    def _contestant(self, id: str, task: Task, now: int) -> Contestant:
-        price = max(1, int(self._pricing(task, now) * _SCALE))
-        stays = preemption.incumbent_weight(0, self._costs.restart_of(task.job))
-        # The most that age may add leaves room for the incumbent's own weight: were both
-        # cut at one limit, old jobs would have no lead when they run, and swap for ever.
-        age = min(
-            ONE + ONE * task.waiting(now) // _AGE_SECONDS, ONE * preemption.MOST_WEIGHT // stays
+    def decide(
+        self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
+    ) -> Decision:
+        self._settle_until(_at(now))
+        left, stop = self._who_leaves(now)
+        bids = [self._bid(task, now) for task in (*waiting, *stop) if self._is_free(task)]
+        contested = bool(bids)
+        if contested and now >= self._thought + self._every:
+            self._thought = now
+            raised, tired = self._second_thoughts(running, now)
+            left += [self._forget(self._by_task[self._number[id(task)]], now) for task in tired]
+            bids += raised + [self._bid(task, now) for task in tired]
+            stop += tired
+        if contested or self._had_bids or not self._skip:
+            self._round(now, bids, left, cluster)
+        elif left:
+            with self.ledger.commit(_at(now)) as commit:
+                for lease in left:
+                    leases.release(commit, lease, Event.LEFT)
+        self._had_bids = contested
+        return Decision(stop, self._start_ready(now))
+
+    # One round
+
+    def _round(
+        self, now: int, bids: Sequence[BidView], left: Sequence[str], cluster: Cluster
+    ) -> None:
+        up = (self._devices[n] for n in range(len(cluster.sizes)) if n not in cluster.down)
+        snapshot = Snapshot(
+            agents=self._agents,
+            pools=self._pools,
+            bids=tuple(bids),
+            devices=tuple(device for node in up for device in node),
+            left=frozenset(left),
         )
-        weight = age * stays // ONE if task.runs else age
-        return Contestant(id, _block(task), price, weight, task.job.arrives, 0)
+        report = self._engine.run_round(snapshot, _at(now) / 1000)
+        self.rounds += 1
+        for won in report.result.won:
+            held = _Held(lease_id(won.ask), int(won.ask.partition("-")[0]))
+            self._held[held.lease] = self._by_task[held.number] = held
+            self._wins[held.number] = self._wins.get(held.number, 0) + 1
+        for held in list(self._held.values()):
+            lease = self._lease(held.lease)
+            if lease.phase is Phase.DRAINING and held.leaves is None:
+                held.leaves = lease.reclaim_at // 1000 - _START
+            elif lease.phase is Phase.RELEASED:  # a device was gone before it began
+                del self._held[held.lease], self._by_task[held.number]
+        self._check()
+
+    def _check(self) -> None:
+        """Moving money neither makes nor loses any: after each round all accounts make zero."""
+        accounts = self.ledger.accounts()
+        total = sum(account.posted for account in accounts)
+        if total:
+            raise RuntimeError(f"{self.name}: all balances together make {total}, not zero")
+        for account in accounts:
+            if account.kind is not AccountKind.MINT and not 0 <= account.held <= account.posted:
+                raise RuntimeError(f"{self.name}: {account} has promised more than it has")
+
+    def _start_ready(self, now: int) -> list[tuple[Task, Seats]]:
+        """Who has won and waits for nobody to leave begins at once, and pays from now on."""
+        ready = [h for h in self._held.values() if not h.runs and self._lease(h.lease).ready]
+        if not ready:
+            return []
+        with self.ledger.commit(_at(now)) as commit:
+            for held in ready:
+                held.runs = True
+                lease = leases.claim(commit, held.lease)
+                heapq.heappush(self._settles, (self._due(lease, lease.settled_at), lease.id))
+        return [(self._tasks[h.number], _seats(self._lease(h.lease).devices)) for h in ready]
+
+    def _who_leaves(self, now: int) -> tuple[list[str], list[Task]]:
+        """The leases of jobs that are over, or whose notice is; and of the latter, the jobs."""
+        left, stop = [], []
+        for held in list(self._held.values()):
+            task = self._tasks[held.number]
+            if held.runs and not task.runs:
+                left.append(self._forget(held, now))
+            elif held.leaves is not None and held.leaves <= now:
+                left.append(self._forget(held, now))
+                stop.append(task)
+        return left, stop
+
+    def _forget(self, held: _Held, now: int) -> str:
+        del self._held[held.lease], self._by_task[held.number]
+        self._bidders[held.number].spent += _paid(self._lease(held.lease), _at(now))
+        return held.lease
+
+    def _lease(self, id: str) -> Lease:
+        found = self.ledger.lease(id)
+        if found is None:
+            raise RuntimeError(f"{self.name}: the ledger has no lease {id}")
+        return found
+
+    # What is bid
+
+    def _is_free(self, task: Task) -> bool:
+        return self._number[id(task)] not in self._by_task
+
+    def _bid(self, task: Task, now: int) -> BidView:
+        number = self._number[id(task)]
+        if number not in self._bidders:
+            self._bidders[number] = Bidder(
+                task,
+                self._rule,
+                worth=max(1, int(task.job.value * self._unit)),
+                start=_at(task.job.arrives),
+                cover=self._cover,
+            )
+        uid = f"{number}-{self._wins.get(number, 0)}"
+        price = self._bidders[number].quote(now, at=_at(now), spent=0).price
+        return _view(task.job, uid, price, created=_START + task.since)
+
+    def _second_thoughts(
+        self, running: Sequence[Task], now: int
+    ) -> tuple[list[BidView], list[Task]]:
+        """
+        Jobs that became worth more than they bid offer more; those for whom staying costs
+        more than it is worth to them give their GPUs back.
+        """
+        raised, tired = [], []
+        for task in running:
+            held = self._by_task.get(self._number[id(task)])
+            if held is None or held.leaves is not None:
+                continue
+            lease = self._lease(held.lease)
+            quote = self._bidders[held.number].quote(now, at=_at(now), spent=_paid(lease, _at(now)))
+            value, price = (int(part * task.speed) for part in quote)
+            if price > _RAISE * lease.max_price:
+                raised.append(_view(task.job, lease.bid_uid, quote.price))
+            elif max(value, FLOOR) < lease.price:
+                tired.append(task)
+        return raised, tired
+
+    # Rent between rounds
+
+    def _settle_until(self, at: int) -> None:
+        """
+        Bill what came due since the last moment. Who is due a little later is billed along with
+        the first: a commit for all of them, and next time they are due together.
+        """
+        while self._settles and self._settles[0][0] <= at:
+            first = self._settles[0][0]
+            due: list[str] = []
+            while self._settles and self._settles[0][0] <= first + _TOGETHER:
+                due.append(heapq.heappop(self._settles)[1])
+            due = [id for id in due if id in self._held and self._held[id].leaves is None]
+            with self.ledger.commit(first) as commit:
+                for id in due:
+                    why = leases.settle(commit, id)
+                    if why is not None:
+                        leases.notice(commit, id, why)
+            for id in due:
+                lease = self._lease(id)
+                if lease.phase is Phase.DRAINING:
+                    self._held[id].leaves = lease.reclaim_at // 1000 - _START
+                else:
+                    heapq.heappush(self._settles, (self._due(lease, first), id))
+
+    def _due(self, lease: Lease, at: int) -> int:
+        """When it must be looked at again, whatever its price becomes until then."""
+        hold = self.ledger.hold(lease.hold)
+        left = (hold.amount if hold else 0) - lease.meter(at).balance
+        least = rent(lease.max_price, lease.weight, reserve_seconds(lease.notice_seconds))
+        lasts = max(1, (left - least) * 3600 * GPU_WEIGHT // (lease.max_price * lease.weight))
+        return min(at + 1000 * lasts, lease.settled_at + 1000 * lease.epoch_seconds)
 
 
-def _block(task: Task) -> Block:
-    if task.seats is None:
-        size = block_size(task.job.gpus)
-        return anywhere(task.job.gpus) if size is None else Block(size)
-    pinned = tuple((str(node), len(devices)) for node, devices in sorted(task.seats.items()))
-    if len(pinned) == 1:
-        return Block(pinned[0][1], pinned[0][0])
-    return Block(0, seats=pinned)
+@dataclass
+class _Held:
+    """A lease that a job has, or will have once it is ready."""
+
+    lease: str
+    number: int  # of its task
+    runs: bool = False
+    leaves: int | None = None  # when its notice is over
 
 
-def _shelf(node: int, cluster: Cluster, leaving: dict[str, Task]) -> Shelf:
-    gone = {
-        id: tuple(_device(node, device) for device in task.seats[node])
-        for id, task in leaving.items()
-        if task.seats and node in task.seats
-    }
-    return Shelf(str(node), tuple(_device(node, d) for d in cluster.free[node]), gone)
+def _at(now: int) -> int:
+    return 1000 * (_START + now)
 
 
-def _device(node: int, device: int) -> str:
-    return f"{node}/{device:02d}"
+def _paid(lease: Lease, at: int) -> int:
+    return lease.charged + max(0, lease.meter(at).balance) - lease.compensation
 
 
-def _seats(devices: Sequence[str]) -> Seats:
+def _view(job: Job, uid: str, price: int, *, created: int = 0) -> BidView:
+    """Of GPUs that differ, one alternative for each kind: as much less as it is slower."""
+    kinds = sorted(job.speeds, key=lambda kind: -job.speeds[kind]) or [_ANY]
+    first, *rest = (
+        BidView(
+            uid=uid,
+            namespace="sim",
+            name=uid,
+            agent=job.tenant or _ANY,
+            gpus=job.gpus,
+            price=max(FLOOR, int(price * job.speed_on(kind))),
+            pool=kind,
+            spread=job.gpus > CHAIN[0],
+            created=created,
+        )
+        for kind in kinds
+    )
+    return msgspec.structs.replace(first, otherwise=tuple(rest)) if rest else first
+
+
+def _agents(jobs: Sequence[Job], unit: float, budget: float, gpus: int) -> tuple[AgentView, ...]:
+    """A tenant's weight is that of its most important job; by weight it is granted credits."""
+    weights: dict[str, int] = {}
+    worth: dict[str, float] = {}
+    for job in jobs:
+        name = job.tenant or _ANY
+        weights[name] = max(weights.get(name, 1), 1 + job.priority)
+        worth[name] = worth.get(name, 0.0) + job.value
+    pot = budget * gpus * MICRO
+    total = sum(weights.values())
+    found = []
+    for name, weight in sorted(weights.items()):
+        # Without a budget each hour brings what all its jobs are worth, and holds for them.
+        refill = int(pot * weight / total) if budget else 2 + int(100 * worth[name] * unit)
+        cap = _CARRY_HOURS * refill
+        found.append(AgentView(name=name, uid=name, owner=name, refill=refill, cap=cap))
+    return tuple(found)
+
+
+def _pool(kind: str, terms: Terms) -> PoolView:
+    """Everything is sold, however little is offered: a target of all keeps the base price down."""
+    return PoolView(name=kind, product=kind, floor=FLOOR, target_percent=100, terms=terms)
+
+
+def _device(kind: str, node: int, number: int) -> DeviceView:
+    device = Device(node=f"n{node:04d}", driver="sim", pool=kind, name=f"{number:02d}")
+    return DeviceView(device=device, product=kind, domain=device.node)
+
+
+def _seats(devices: Sequence[Device]) -> Seats:
     seats: dict[int, tuple[int, ...]] = {}
-    for name in devices:
-        node, _, device = name.partition("/")
-        seats[int(node)] = (*seats.get(int(node), ()), int(device))
+    for device in devices:
+        node = int(device.node[1:])
+        seats[node] = (*seats.get(node, ()), int(device.name))
     return seats
 
 
-# How agents value their jobs
-
-
-def by_remaining_work(task: Task, now: int) -> float:
-    """
-    All jobs are worth the same: then the least work left is worth most per GPU-second. To
-    that comes the claim of a job that has had little: long ones start while there is still
-    other work to fill the GPUs beside them, instead of running alone at the end.
-    """
-    return 1.0 / (task.job.gpus * max(1, task.left(now))) + by_attained(task, now)
-
-
-def by_attained(task: Task, now: int) -> float:
-    """How long a job takes is not known: what has had little is likely to end soon."""
-    return 1.0 / (task.service(now) + _UNKNOWN)
-
-
-def by_worth(task: Task, now: int) -> float:
-    """What it would still be worth if it ran now, per GPU-second it needs."""
-    job = task.job
-    return job.worth_after(task.waiting(now)) / (job.gpus * max(1, task.left(now)))
-
-
-EXCHANGES: dict[str, Callable[[], Policy]] = {
-    "exchange": lambda: Exchange("exchange", by_remaining_work, tick=600),
-    "exchange-blind": lambda: Exchange("exchange-blind", by_attained, tick=300),
-    "exchange-worth": lambda: Exchange("exchange-worth", by_worth, tick=600),
+RULES: dict[str, Rule] = {
+    "exchange": by_remaining_work,
+    "exchange-blind": by_attained,
+    "exchange-worth": by_worth,
 }

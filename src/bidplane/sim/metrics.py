@@ -20,24 +20,42 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     p99_queueing: float
     makespan: int
     utilisation: float  # useful GPU time, of all until the last job ended
-    busy_utilisation: float  # the same, of all until the last job arrived
+    busy_utilisation: float  # GPUs at work, of all until the last job arrived
     value: float  # of what was worth something when it was done
     value_share: float  # of all there was to have
-    urgent_in_time: float  # the share of urgent jobs that waited no longer than they could
+    urgent_in_time: (
+        float  # of urgent jobs and requests: those that waited no longer than they could
+    )
     wasted: float  # GPU-hours of work done again
     preemptions: int
+    worst_fairness: float  # completion, against that on an even share of the GPUs; 1 is fair
+    unfair: float  # the share of jobs for which that is above 1.05
 
 
-def measure(outcome: Outcome) -> Metrics:
+UNFAIR = 1.05
+
+
+def measure(outcome: Outcome, *, contention: float | None = None) -> Metrics:
+    """
+    Finish-time fairness as Themis and Shockwave have it: completion over the time the job
+    takes alone, times how many share a GPU. `contention` says how many; else what was
+    asked for, of what the GPUs could do while jobs arrived.
+    """
     tasks = outcome.tasks
     completion = sorted(task.ended - task.job.arrives for task in tasks)
     queueing = sorted(task.waited for task in tasks)
     span = outcome.ended - outcome.began
     arrived = max(task.job.arrives for task in tasks)
     useful = sum(task.job.work for task in tasks)
+    if contention is None:
+        contention = useful / (outcome.gpus * max(1, arrived - outcome.began))
+    fairness = [
+        (task.ended - task.job.arrives) / (task.job.seconds * max(1.0, contention))
+        for task in tasks
+    ]
     worth = sum(task.job.worth_after(task.waited) for task in tasks)
-    urgent = [task for task in tasks if task.job.urgent]
-    in_time = sum(task.waited <= task.job.patience for task in urgent)
+    urgent = {task: task.job.requests or 1.0 for task in tasks if task.job.urgent}
+    in_time = sum(n * task.job.in_time_after(task.waited) for task, n in urgent.items())
     return Metrics(
         policy=outcome.policy,
         jobs=len(tasks),
@@ -51,17 +69,23 @@ def measure(outcome: Outcome) -> Metrics:
         busy_utilisation=_until(outcome, arrived),
         value=worth,
         value_share=worth / sum(task.job.value for task in tasks),
-        urgent_in_time=in_time / len(urgent) if urgent else 1.0,
+        urgent_in_time=in_time / sum(urgent.values()) if urgent else 1.0,
         wasted=sum(task.wasted for task in tasks) / 3600,
         preemptions=sum(task.preemptions for task in tasks),
+        worst_fairness=max(fairness),
+        unfair=sum(found > UNFAIR for found in fairness) / len(tasks),
     )
 
 
 def _until(outcome: Outcome, end: int) -> float:
-    """Of jobs that were done by then; the part of a longer one is left out."""
     span = end - outcome.began
-    done = sum(task.job.work for task in outcome.tasks if task.ended <= end)
-    return done / (outcome.gpus * span) if span else 0.0
+    busy = sum(
+        task.job.gpus * (min(last, end) - first)
+        for task in outcome.tasks
+        for first, last in task.stays
+        if first < end
+    )
+    return busy / (outcome.gpus * span) if span else 0.0
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

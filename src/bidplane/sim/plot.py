@@ -19,6 +19,8 @@ PANELS: tuple[tuple[str, Callable[[Metrics], float]], ...] = (
     ("urgent in time, %", lambda m: 100 * m.urgent_in_time),
     ("wasted GPU-hours", lambda m: m.wasted),
     ("preemptions", lambda m: float(m.preemptions)),
+    ("makespan, h", lambda m: m.makespan / 3600),
+    ("unfairly late, %", lambda m: 100 * m.unfair),
 )
 
 

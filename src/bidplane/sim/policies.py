@@ -13,7 +13,8 @@ from typing import Any
 
 from bidplane.errors import UserError
 from bidplane.sim.cluster import Cluster, Seats
-from bidplane.sim.engine import Decision, Policy, Task
+from bidplane.sim.engine import Costs, Decision, Policy, Task
+from bidplane.sim.exchange import RULES, Exchange, Market
 
 TIRESIAS_TICK = 60
 TIRESIAS_QUEUE = 18_000  # GPU-seconds: who has had more goes to the second queue
@@ -27,12 +28,15 @@ class Queue:
     def __init__(self, name: str, key: Key, *, skip: bool = False) -> None:
         self.name, self._key, self._skip = name, key, skip
 
+    def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
+        pass
+
     def decide(
         self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
     ) -> Decision:
         trial, start = cluster.copy(), []
         for task in sorted(waiting, key=lambda task: self._key(task, now)):
-            seats = trial.find(task.job.gpus)
+            seats = trial.find(task.job.gpus, task.job.speeds)
             if seats is not None:
                 trial.take(seats)
                 start.append((task, seats))
@@ -58,6 +62,9 @@ class Preemptive:
         tick: int = 1,
     ) -> None:
         self.name, self._order, self._tick = name, order, tick
+
+    def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
+        pass
 
     def decide(
         self, now: int, waiting: Sequence[Task], running: Sequence[Task], cluster: Cluster
@@ -91,7 +98,7 @@ def place(
         trial.give(task.seats)
     start = []
     for task in chosen:
-        seats = trial.find(task.job.gpus)
+        seats = trial.find(task.job.gpus, task.job.speeds)
         if seats is not None:
             trial.take(seats)
             start.append((task, seats))
@@ -148,10 +155,10 @@ QUEUES: dict[str, Callable[[], Policy]] = {
 }
 
 
-def find(name: str) -> Policy:
-    from bidplane.sim.exchange import EXCHANGES
-
-    known = QUEUES | EXCHANGES
-    if name not in known:
-        raise UserError(f"there is no policy {name!r}: choose one of {', '.join(known)}")
-    return known[name]()
+def find(name: str, market: Market | None = None) -> Policy:
+    """`market`: the exchange's terms; the others have none."""
+    if name in RULES:
+        return Exchange(name, RULES[name], market)
+    if name in QUEUES:
+        return QUEUES[name]()
+    raise UserError(f"there is no policy {name!r}: choose one of {', '.join([*QUEUES, *RULES])}")

@@ -1,5 +1,5 @@
 """
-Work for the simulator: from a trace file, or drawn from a seed.
+Work for the simulator: jobs, and how they are drawn from a seed; `traces` reads them from files.
 
 Times are whole seconds. A trace says who asked for how many GPUs, when, and for how long;
 what the work was worth nobody wrote down, so values are drawn, from a seed as well.
@@ -7,70 +7,48 @@ what the work was worth nobody wrote down, so values are drawn, from a seed as w
 
 from __future__ import annotations
 
-import csv
 import math
 import random
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import msgspec
 
 from bidplane.errors import UserError
-
-_COLUMNS = ("job_id", "submit_time", "num_gpus", "duration")
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     arrives: int
     gpus: int
-    seconds: int  # on its GPUs, if nothing interrupts it
+    seconds: int  # on its GPUs, if nothing interrupts it; of kinds that differ, on the fastest
     tenant: str = ""
     priority: int = 0  # larger is more important; what a queue with classes would be told
     value: float = 1.0  # if it never waits; falls to nothing as waiting uses up its patience
     patience: float = math.inf  # seconds
     urgent: bool = False
+    requests: float = 0.0  # that come while it should run: a service's, which cannot wait for it
+    speeds: dict[str, float] = {}  # by kind of GPU, of its fastest; none: they are all alike
 
     @property
     def work(self) -> int:
         return self.gpus * self.seconds
 
+    def speed_on(self, kind: str) -> float:
+        return self.speeds.get(kind, 0.0) if self.speeds else 1.0
+
+    def in_time_after(self, waited: float) -> float:
+        """Of what is urgent in it, the share that is served in time."""
+        if not self.requests:
+            return float(waited <= self.patience)
+        # Those that came while it waited, and longer than they could, are late.
+        return 1.0 - min(1.0, max(0.0, waited - self.patience) / self.seconds)
+
     def worth_after(self, waited: float) -> float:
+        if self.requests:
+            return self.value * self.in_time_after(waited)
         if math.isinf(self.patience):
             return self.value
         return self.value * max(0.0, 1.0 - waited / self.patience)
-
-
-def read_trace(path: Path) -> list[Job]:
-    """A CSV with job_id, submit_time, num_gpus, duration and, if known, tenant."""
-    try:
-        with path.open(newline="") as lines:
-            rows = csv.DictReader(lines)
-            missing = [name for name in _COLUMNS if name not in (rows.fieldnames or ())]
-            if missing:
-                raise UserError(f"{path} is no job trace: it has no column {', '.join(missing)}")
-            jobs = [_job(row, f"{path}, line {rows.line_num}") for row in rows]
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if not jobs:
-        raise UserError(f"{path} has no job in it")
-    return sorted(jobs, key=lambda job: job.arrives)
-
-
-def _job(row: dict[str, str], where: str) -> Job:
-    try:
-        job = Job(
-            name=row["job_id"],
-            arrives=int(float(row["submit_time"])),
-            gpus=int(row["num_gpus"]),
-            seconds=max(1, int(float(row["duration"]))),
-            tenant=row.get("tenant") or "",
-        )
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where} cannot be read: {error}") from error
-    if job.gpus < 1 or job.arrives < 0:
-        raise UserError(f"{where}: a job needs a GPU and a time from 0 on")
-    return job
 
 
 def generate(count: int, *, gpus: int, load: float, seed: int) -> list[Job]:
@@ -103,13 +81,17 @@ def generate(count: int, *, gpus: int, load: float, seed: int) -> list[Job]:
 def with_values(jobs: Iterable[Job], *, seed: int) -> list[Job]:
     """
     Give each job a worth. It grows with its work, less than in proportion, and differs
-    between equals; one in ten is urgent: worth more, and soon worth nothing.
+    between equals; one in ten is urgent: worth more, and soon worth nothing. So is
+    all that was urgent before.
     """
     dice = random.Random(seed)
     valued = []
     for job in jobs:
         value = dice.lognormvariate(0.0, 1.0) * math.sqrt(job.work)
-        urgent = dice.random() < 0.1
+        urgent = dice.random() < 0.1 or job.urgent
+        if job.urgent:  # it knows how long it can wait
+            valued.append(msgspec.structs.replace(job, value=5.0 * value))
+            continue
         least, stretch = (300.0, 0.5) if urgent else (7200.0, 5.0)
         valued.append(
             msgspec.structs.replace(
@@ -123,9 +105,14 @@ def with_values(jobs: Iterable[Job], *, seed: int) -> list[Job]:
     return valued
 
 
-def check(jobs: Sequence[Job], nodes: Sequence[int]) -> None:
+def check(jobs: Sequence[Job], nodes: Sequence[int], kinds: Sequence[str] = ()) -> None:
     """Raises `UserError` for a job that these nodes could never run."""
     total = sum(nodes)
+    by_kind: dict[str, int] = {}
+    for kind, size in zip(kinds, nodes, strict=False):
+        by_kind[kind] = by_kind.get(kind, 0) + size
     for job in jobs:
-        if job.gpus > total:
-            raise UserError(f"{job.name} asks for {job.gpus} GPUs; the nodes have {total}")
+        most = max((by_kind.get(k, 0) for k in job.speeds), default=0) if job.speeds else total
+        if job.gpus > most:
+            have = f"the nodes have {most}" + (f" of {', '.join(job.speeds)}" if job.speeds else "")
+            raise UserError(f"{job.name} asks for {job.gpus} GPUs; {have}: see --nodes")

@@ -1,0 +1,138 @@
+"""Which figures of a simulated run are shown, beside whom, and what is aimed at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from bidplane.bench.report import Aim, Result, less, more, ratio_above, ratio_at_least
+from bidplane.sim.metrics import Metrics
+
+CLEARLY = 1.05
+
+
+class Figure(NamedTuple):
+    """One metric: how it is read, which way it points, what is aimed at with the best peer."""
+
+    name: str
+    unit: str
+    read: Callable[[Metrics], float]
+    is_more: bool = False
+    aim: Aim | None = None
+
+
+COMPLETION = Figure("average completion", "s", lambda m: m.average_completion)
+UTILISATION = Figure("utilisation", "share", lambda m: m.utilisation, True)
+VALUE = Figure("value delivered", "share", lambda m: m.value_share, True)
+URGENT = Figure("urgent in time", "share", lambda m: m.urgent_in_time, True)
+OTHERS = (
+    Figure("p99 completion", "s", lambda m: m.p99_completion),
+    Figure("average queueing", "s", lambda m: m.average_queueing),
+    Figure("p99 queueing", "s", lambda m: m.p99_queueing),
+    Figure("makespan", "s", lambda m: float(m.makespan)),
+    Figure("GPUs at work while jobs arrive", "share", lambda m: m.busy_utilisation, True),
+    Figure("worst finish-time fairness", "ratio", lambda m: m.worst_fairness),
+    Figure("unfairly late jobs", "share", lambda m: m.unfair),
+    Figure("wasted", "GPU-hours", lambda m: m.wasted),
+    Figure("preemptions", "count", lambda m: float(m.preemptions)),
+)
+EQUAL = (
+    COMPLETION._replace(aim=ratio_at_least(1.0)),
+    UTILISATION._replace(aim=ratio_above(1.0)),
+    *OTHERS,
+)
+# Without durations the aim is Tiresias, which is what it is asked to beat.
+BLIND = (COMPLETION, UTILISATION, *OTHERS)
+WORTH = (VALUE._replace(aim=ratio_at_least(CLEARLY)), URGENT, UTILISATION, COMPLETION, *OTHERS)
+SERVICES = (URGENT, VALUE, UTILISATION, COMPLETION, *OTHERS)
+
+
+def beside(
+    title: str,
+    figures: Sequence[Figure],
+    found: Mapping[str, Metrics],
+    ours: str,
+    peers: Sequence[str],
+) -> list[Result]:
+    """Ours beside each peer of the same run; the aim is set against the best of them."""
+    results = []
+    for figure in figures:
+        values = {name: figure.read(found[name]) for name in peers}
+        best = (max if figure.is_more else min)(values, key=lambda name: values[name])
+        for name, value in values.items():
+            is_best = name == best
+            results.append(
+                _result(
+                    title,
+                    figure if is_best else figure._replace(aim=None),
+                    figure.read(found[ours]),
+                    value,
+                    f"{name} (best)" if is_best else name,
+                )
+            )
+    return results
+
+
+def beside_published(
+    title: str, ours: Metrics, published: Mapping[str, Mapping[str, float]]
+) -> list[Result]:
+    """Ours beside what other simulators gave for the same jobs and, nearly, the same rules."""
+    known = {figure.name: figure for figure in (COMPLETION, UTILISATION, *OTHERS)}
+    return [
+        _result(title, known[name], known[name].read(ours), value, peer)
+        for peer, figures in published.items()
+        for name, value in figures.items()
+    ]
+
+
+def _result(title: str, figure: Figure, ours: float, peer: float, peer_name: str) -> Result:
+    tell = more if figure.is_more else less
+    metric = f"{title}: {figure.name}"
+    return tell(metric, figure.unit, ours, peer=peer, peer_name=peer_name, aim=figure.aim)
+
+
+def _row(*values: float) -> dict[str, float]:
+    names = (
+        "makespan",
+        "average completion",
+        "p99 completion",
+        "worst finish-time fairness",
+        "unfairly late jobs",
+        "utilisation",
+    )
+    return dict(zip(names, values, strict=True))
+
+
+def _philly(
+    average: float, p99: float, queue: float, makespan: float, stops: float
+) -> dict[str, float]:
+    return {
+        "average completion": average,
+        "p99 completion": p99,
+        "average queueing": queue,
+        "makespan": makespan,
+        "preemptions": stops,
+    }
+
+
+# What the peers' own simulators gave. Shockwave's is its authors' figure; the others were run.
+PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
+    "philly_w1106": {
+        "SRTF (Lucid's simulator)": _philly(12_166, 231_984, 2_162, 1_586_035, 7_580),
+        "Tiresias (Lucid's simulator)": _philly(20_303, 367_962, 10_325, 1_543_511, 3_416),
+        "FIFO (Lucid's simulator)": _philly(137_809, 350_458, 127_854, 1_564_417, 0),
+    },
+    "shockwave120": {
+        "Gavel max-min (Shockwave's simulator)": _row(33_208, 11_274, 28_405, 2.95, 0.250, 0.595),
+        "Themis (Shockwave's simulator)": _row(32_329, 11_386, 27_645, 3.05, 0.233, 0.611),
+        "AlloX (Shockwave's simulator)": _row(32_629, 9_973, 22_382, 4.96, 0.275, 0.605),
+        "Gandiva-fair (Shockwave's simulator)": _row(32_367, 12_574, 28_086, 1.85, 0.517, 0.610),
+        "Shockwave (its authors)": _row(24_197, 9_958, 22_827, 1.78, 0.050, 0.817),
+    },
+    "gavel96_hetero": {
+        "LAS (Gavel's simulator)": {"average completion": 13_766},
+        "Themis (Gavel's simulator)": {"average completion": 14_170},
+        "Gandiva (Gavel's simulator)": {"average completion": 17_129},
+        "FIFO (Gavel's simulator)": {"average completion": 35_450},
+    },
+}

@@ -1,0 +1,85 @@
+"""
+How agents value their jobs, and what they bid: the autobidder, asked anew at each look.
+
+A rule says what finishing a job is worth to its agent, spread over the work that is left;
+`core.market.pacing` turns that, a budget and a deadline into a bid. The market never sees
+more than a price per GPU-hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from bidplane.api.money import GPU_WEIGHT, LARGEST_PRICE
+from bidplane.core.market import pacing
+from bidplane.sim.engine import Task
+
+# Chosen on drawn work (`generate`, seeds 1 to 5), on no trace: see docs/simulator.md.
+_AHEAD = 8 * 3600  # seconds: more work than that is worth as much per hour
+_LEVEL, _LEVELS = 600.0, 4.0  # GPU-seconds of the first level; each is so many times the last
+
+# Of a job at a moment: what finishing it is worth, against what it would be worth without having
+# waited; and over how many GPU-seconds that is spread.
+Rule = Callable[[Task, int], tuple[float, float]]
+
+
+def by_remaining_work(task: Task, now: int) -> tuple[float, float]:
+    """
+    All jobs are worth the same: then the least work left is worth most per GPU-second. Nobody
+    looks further ahead than a working day: beyond it the older goes first, so that the longest
+    jobs are not left to run alone at the end.
+    """
+    return 1.0, float(task.job.gpus * min(max(1, task.left(now)), _AHEAD))
+
+
+def by_attained(task: Task, now: int) -> tuple[float, float]:
+    """
+    How long a job takes is not known: what has had little is likely to end soon. In levels,
+    so that jobs of one level do not take turns.
+    """
+    level, had = _LEVEL, task.service(now)
+    while had >= level:
+        level *= _LEVELS
+    return 1.0, level
+
+
+def by_worth(task: Task, now: int) -> tuple[float, float]:
+    """What it would still be worth if it ran now, per GPU-second it needs."""
+    job = task.job
+    worth = job.worth_after(task.waiting(now)) / job.value if job.value else 0.0
+    return worth, float(job.gpus * max(1, task.left(now)))
+
+
+class Quote(NamedTuple):
+    value: int  # of a GPU-hour, micro-credits
+    price: int  # what is bid for it
+
+
+class Bidder:
+    """The autobidder of one job."""
+
+    def __init__(self, task: Task, rule: Rule, *, worth: int, start: int, cover: int) -> None:
+        self._task, self._rule = task, rule
+        self._worth = worth  # micro-credits: its value, and so what it may cost in all
+        self._start, self._cover = start, cover
+        self._pace = pacing.Pace()
+        self.spent = 0  # by leases that are over
+
+    def quote(self, now: int, *, at: int, spent: int) -> Quote:
+        """`at`: the same moment in milliseconds; `spent`: by the lease it has, if any."""
+        task, gpus = self._task, self._task.job.gpus
+        share, work = self._rule(task, now)
+        value = min(LARGEST_PRICE, int(self._worth * share * 3600 / work))
+        ran = task.service(now) // gpus
+        plan = pacing.Plan(
+            value=value,
+            weight=GPU_WEIGHT * gpus,
+            work_seconds=ran + max(1, int(work / gpus)),  # as far as the agent can tell
+            budget=self._worth,
+            start=self._start,
+            deadline=0,
+        )
+        done = pacing.Progress(spent=self.spent + spent, ran_seconds=ran)
+        offer, self._pace = pacing.bid(plan, self._pace, done, now=at, cover_seconds=self._cover)
+        return Quote(value, offer.price)

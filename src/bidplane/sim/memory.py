@@ -1,0 +1,179 @@
+"""
+A ledger's rows in memory, for simulated time: weeks of rounds, and nothing to keep.
+
+It answers as the databases do and keeps the same contract (`tests/ledger` runs on it, too),
+but a record is not turned into a row and back, and what a query selects is kept up to date
+instead of searched for. With `history=False` what is over is forgotten: the journal and the
+rounds before the last one, transfers but for their sums, closed holds. A simulated week would
+have gigabytes of them.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, cast
+
+from bidplane.ledger.records import (
+    AccountKind,
+    Entry,
+    Hold,
+    HoldState,
+    Record,
+    Round,
+    Transfer,
+    TransferKind,
+)
+from bidplane.ledger.store import Refused
+from bidplane.ledger.tables import JOURNAL, ROUND, TRANSFER, Table
+from bidplane.storage.values import Row, Value
+
+R = TypeVar("R", bound=Record)
+_TERM = re.compile(r"(\w+) (=|<>|>) (\?|\d+)")
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    ">": operator.gt,
+}
+_Query = tuple[str, str, tuple[Value, ...]]
+
+
+class MemoryStore:
+    def __init__(self, *, history: bool = True) -> None:
+        self._history = history
+        self._tables: dict[str, dict[Value, Record]] = {}
+        self._last: dict[str, Record] = {}
+        self.moved: dict[TransferKind, int] = {}  # micro-credits, by what for
+        # What was asked for once is asked for again: its answers are kept up to date.
+        self._queries: dict[_Query, dict[Value, Record]] = {}
+        self._tests: dict[_Query, Callable[[Record], bool]] = {}
+        self._undo: list[tuple[Table[Any], Value, Record | None]] | None = None
+
+    def __repr__(self) -> str:
+        rows = sum(map(len, self._tables.values()))
+        return f"<MemoryStore of {rows} rows>"
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._undo = []
+        last, moved = dict(self._last), dict(self.moved)
+        try:
+            yield
+        except BaseException:
+            for table, key, before in reversed(self._undo):
+                self._put(table, key, before)
+            self._last, self.moved = last, moved
+            raise
+        finally:
+            self._undo = None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        yield
+
+    def insert(self, table: Table[R], *records: R) -> None:
+        for record in records:
+            key = getattr(record, table.key)
+            if key in self._tables.setdefault(table.name, {}):
+                raise Refused(f"{table.name} {key} is there already")
+            self._write(table, key, record)
+
+    def update(self, table: Table[R], *records: R) -> None:
+        if table is TRANSFER:
+            raise Refused("a transfer is never changed")
+        for record in records:
+            self._write(table, getattr(record, table.key), record)
+
+    def get(self, table: Table[R], key: Value) -> R | None:
+        return cast("R | None", self._tables.get(table.name, {}).get(key))
+
+    def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
+        return [found for key in keys if (found := self.get(table, key)) is not None]
+
+    def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
+        rows = self._tables.get(table.name, {})
+        if where and ">" in where.replace("<>", ""):  # asked with another bound each time
+            test = _test(where, args)
+            rows = {key: record for key, record in rows.items() if test(record)}
+        elif where:
+            rows = self._selected(table, where, args)
+        found = [rows[key] for key in sorted(rows)]  # type: ignore[type-var]
+        return cast("list[R]", found[:limit] if limit else found)
+
+    def rows(self, table: Table[R]) -> Iterator[Row]:
+        return (table.row(record) for record in self.find(table))
+
+    def last(self, table: Table[R]) -> R | None:
+        return cast("R | None", self._last.get(table.name))
+
+    def close(self) -> None:
+        self._tables.clear()
+        self._queries.clear()
+
+    def _selected(self, table: Table[R], where: str, args: tuple[Value, ...]) -> dict[Any, Record]:
+        query = (table.name, where, args)
+        if query not in self._queries:
+            test = self._tests[query] = _test(where, args)
+            rows = self._tables.get(table.name, {})
+            self._queries[query] = {key: record for key, record in rows.items() if test(record)}
+        return self._queries[query]
+
+    def _write(self, table: Table[R], key: Value, record: R) -> None:
+        _check(record)
+        if table is JOURNAL or table is ROUND:
+            self._last[table.name] = record
+        if isinstance(record, Transfer):
+            self.moved[record.kind] = self.moved.get(record.kind, 0) + record.amount
+        if self._undo is not None:
+            self._undo.append((table, key, self.get(table, key)))
+        self._put(table, key, record if self._history or not _is_over(record) else None)
+
+    def _put(self, table: Table[Any], key: Value, record: Record | None) -> None:
+        rows = self._tables.setdefault(table.name, {})
+        if record is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = record
+        for query, selected in self._queries.items():
+            if query[0] == table.name:
+                if record is not None and self._tests[query](record):
+                    selected[key] = record
+                else:
+                    selected.pop(key, None)
+
+
+def _test(where: str, args: tuple[Value, ...]) -> Callable[[Record], bool]:
+    """Of the few forms the ledger asks in: comparisons, all joined by AND or all by OR."""
+    values = iter(args)
+    every = " OR " not in where
+    terms = []
+    for part in re.split(r" AND | OR ", where):
+        match = _TERM.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{where!r} is not a question this store can answer")
+        column, sign, value = match.groups()
+        terms.append((column, _OPERATORS[sign], next(values) if value == "?" else int(value)))
+
+    def test(record: Record) -> bool:
+        answers = (compare(getattr(record, column), value) for column, compare, value in terms)
+        return all(answers) if every else any(answers)
+
+    return test
+
+
+def _is_over(record: Record) -> bool:
+    """Whether nothing that is to come looks at it again."""
+    if isinstance(record, Hold):
+        return record.state is not HoldState.OPEN
+    return isinstance(record, Transfer | Entry | Round)
+
+
+def _check(record: Any) -> None:
+    """The constraints a database would have: the last line of defence."""
+    kind = getattr(record, "kind", None)
+    if isinstance(kind, AccountKind) and (
+        record.held < 0 or (kind is not AccountKind.MINT and record.posted < record.held)
+    ):
+        raise Refused(f"no_overdraft: {record}")
