@@ -26,10 +26,10 @@ check: setup lint types layers ## lint, types, layers and the fast tests (about 
 	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not kube"
 
 test: setup kubectl lint types layers ## everything that needs no real Kubernetes
-	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube and not kernel"
+	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube and not elsewhere"
 
-test-kube: setup kube kernel ## the behaviour tests, on our planes and on real Kubernetes
-	@$(BIN)/pytest -m "kube or kernel" tests
+test-kube: setup kube kernel ## the behaviour tests, on our planes, on real Kubernetes and on other machines
+	@$(BIN)/pytest -m "kube or elsewhere" tests
 
 kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 minutes)
 	@$(BIN)/python -m bidplane.testing.rig build

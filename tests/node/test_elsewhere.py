@@ -18,7 +18,7 @@ import pytest
 from bidplane.node.process.addresses import _no_namespaces
 from bidplane.testing import ownkernel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.elsewhere]
 
 ROOT = Path(__file__).parents[2]
 SOMEBODY = 12345
@@ -121,7 +121,6 @@ def kernel():
     return run
 
 
-@pytest.mark.kernel
 def test_with_cgroups_of_version_two(kernel):
     """Memory, processes and CPU time: as a service of root's, and in a group given to a user."""
     chosen = "-k '(bomb and cgroup) or too_much_memory or (time_and_memory and cgroups)'"
@@ -155,7 +154,6 @@ events_logger = "file"
 """
 
 
-@pytest.mark.kernel
 def test_with_podman_and_without_root(kernel):
     """Where a machine allows no container, this kernel does: an image made here, run by nobody."""
     if shutil.which("podman") is None or not Path("/bin/busybox").exists():

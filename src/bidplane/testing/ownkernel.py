@@ -75,14 +75,23 @@ def fetch() -> Path:
     target = cached()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as workshop:
-        steps = [["apt-get", "download", PACKAGE], ["sh", "-c", "dpkg-deb -x *.deb unpacked"]]
-        for step in steps:
-            done = subprocess.run(step, cwd=workshop, capture_output=True, text=True, check=False)
-            if done.returncode:
-                said = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-                raise KernelError(f"{' '.join(step[:2])} failed: {said[0]}")
+        try:
+            _do(["apt-get", "download", PACKAGE], workshop)
+        except KernelError:
+            if os.geteuid() != 0:
+                raise
+            _do(["apt-get", "update"], workshop)  # a fresh machine knows of no packages
+            _do(["apt-get", "download", PACKAGE], workshop)
+        _do(["sh", "-c", "dpkg-deb -x *.deb unpacked"], workshop)
         (Path(workshop) / "unpacked/usr/bin" / PROGRAM).replace(target)
     return target
+
+
+def _do(command: list[str], folder: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise KernelError(f"{' '.join(command)} failed: {said[0]}")
 
 
 def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) -> tuple[int, str]:
