@@ -9,8 +9,9 @@ import pytest
 from bidplane.api.kinds import CONFIG_MAP, JOB, LEASE, NODE, POD, RESOURCE_SLICE, SECRET
 from bidplane.errors import ApiError
 from bidplane.machinery.clock import parse_rfc3339
+from bidplane.testing.cluster import Cluster
 
-from .processes import pids_with
+from .processes import Box, ClusterApi, pids_with
 
 SERVER = """
 import http.server, os, signal, sys, time
@@ -558,12 +559,11 @@ def test_claimed_gpus_reach_the_process(box):
     box(story)
 
 
+@pytest.mark.parametrize("box", ["plane"], indirect=True)
 def test_a_node_that_stops_its_heartbeat_is_told_to_be_so_and_loses_its_pods(box):
-    """On a plane: on a cluster the kube-controller-manager does it."""
+    """On a plane; on a cluster it is the kube-controller-manager that sees it, in its own time."""
 
     async def story(box):
-        if "planes" not in box.api.url:
-            pytest.skip("the cluster's own controller does this")
         stay = {"tolerations": [{"operator": "Exists"}]}
         await box.create("stays", "sleep 600", pod=stay)
         await box.create("leaves", "sleep 600", pod={"tolerations": []})
@@ -602,6 +602,39 @@ def test_a_node_that_stops_its_heartbeat_is_told_to_be_so_and_loses_its_pods(box
         assert await box.phase("stays") == "Running"
 
     box(story)
+
+
+@pytest.mark.kube
+@pytest.mark.slow
+def test_a_cluster_sees_the_nodes_heartbeat_stop_and_begin_again(kube_binaries, open_folder):
+    async def ready(box, value, *taints):
+        node = await box.client.get(NODE, box.name)
+        conditions = {c["type"]: c["status"] for c in node["status"]["conditions"]}
+        known = {taint["key"].split("/")[1] for taint in node["spec"].get("taints") or ()}
+        return conditions["Ready"] == value and known == set(taints)
+
+    async def story(box):
+        await box.create("stays", "sleep 600")
+        await box.until_ready("stays")
+        assert await ready(box, "True")
+        await box.stop()
+        await box.until(lambda: ready(box, "Unknown", "unreachable"), within=60)
+        await box.start()
+        await box.until(lambda: ready(box, "True"), within=60)
+        assert await box.phase("stays") == "Running"
+        assert (await box.get("stays"))["status"]["containerStatuses"][0]["restartCount"] == 0
+
+    async def whole(cluster):
+        box = Box(ClusterApi(cluster), open_folder)
+        await box.open()
+        try:
+            await story(box)
+        finally:
+            await box.close()
+
+    # Longer than it takes the node to say again that it lives.
+    with Cluster(kube_binaries, node_grace=12) as cluster:
+        asyncio.run(whole(cluster))
 
 
 def test_on_notice_the_checkpoint_command_is_run_and_said(box):

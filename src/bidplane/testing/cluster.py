@@ -56,6 +56,7 @@ class Cluster:
         controllers: bool = True,
         scheduler: bool = False,
         durable: bool = False,
+        node_grace: float | None = None,
         apiserver_flags: Sequence[str] = (),
         scheduler_flags: Sequence[str] = (),
     ) -> None:
@@ -66,6 +67,7 @@ class Cluster:
         self._controllers = controllers
         self._scheduler = scheduler
         self._durable = durable
+        self._node_grace = node_grace  # seconds; None: no controller looks after nodes
         self._apiserver_flags = apiserver_flags
         self._scheduler_flags = scheduler_flags
         self._pids: dict[int, str] = {}
@@ -287,7 +289,12 @@ class Cluster:
 
     def _start_controllers(self) -> None:
         port = free_port()
-        without = ",".join(f"-{name}" for name in NOT_WITHOUT_NODES)
+        unwanted = set(NOT_WITHOUT_NODES)
+        more = []
+        if self._node_grace is not None:
+            unwanted.remove("node-lifecycle-controller")
+            more = [f"--node-monitor-grace-period={self._node_grace}s", "--node-monitor-period=1s"]
+        without = ",".join(f"-{name}" for name in sorted(unwanted))
         flags = [
             f"--kubeconfig={self._part_kubeconfig('kube-controller-manager')}",
             f"--controllers=*,{without}",
@@ -302,6 +309,7 @@ class Cluster:
             f"--cluster-signing-key-file={self.folder / 'ca.key'}",
             f"--service-account-private-key-file={self.folder / 'service-accounts.key'}",
             *self._serving(port),
+            *more,
         ]
         self._spawn("kube-controller-manager", flags)
         # The account is made by a controller: it shows that they run, and pods need it.
