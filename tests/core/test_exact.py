@@ -161,6 +161,16 @@ def test_the_counters_of_parts_are_what_trying_everything_finds(case: Mixed) -> 
             room, taken = room.take(one.block), [*taken, one]
 
 
+def test_of_sets_that_are_worth_the_same_the_one_with_the_earliest_wins() -> None:
+    """However large what came second is, and however late the rest of the first."""
+    whole = Contestant("whole", Block(1), 500, ONE, 1, 100)
+    ties = [0, *range(2, 9)]
+    eighths = [Contestant(f"e{t}", Block(0, share="1/8"), 500, ONE, t, 100) for t in ties]
+    outcome = clear_exactly(Room({"d": 1}, leaves=FRACTIONS), [whole, *eighths])
+    assert outcome is not None
+    assert outcome.accepted == eighths
+
+
 def mixed_fleet(seed: int) -> tuple[Room, list[Contestant]]:
     """One to four machines of eight that sell eighths, and more wanted than there is."""
     dice = random.Random(seed)

@@ -75,6 +75,45 @@ def words(operations):
     return [type(operation).__name__ for operation in operations]
 
 
+# What was bought over HTTP, without a bid.
+
+ORDER = "order-0123456789abcdef"
+
+
+def bought(phase="Pending"):
+    lease = lease_of({"metadata": {"name": "none", "namespace": "default"}}, phase)
+    lease["spec"] |= {"bid": {"namespace": "agent-a", "name": ORDER}, "devices": [{"name": "g"}]}
+    return lease
+
+
+def ordered(uid="11111111-aaaa", gpus="1"):
+    found = pod(gpus=gpus, uid=uid)
+    found["metadata"]["annotations"] = {labels.BID_NAME: ORDER}
+    return found
+
+
+def test_an_order_waits_for_its_pod_and_is_let_go_of_after_it():
+    assert scheduling.plan(snapshot(leases=[bought()], nodes=[node()])) == []
+    running = pod(gpus="1", nodeName="lease-1")
+    running["status"]["phase"] = "Running"
+    used = snapshot(pods=[running], leases=[bought("Active")], nodes=[node()])
+    assert scheduling.plan(used) == []
+    assert words(scheduling.plan(snapshot(leases=[bought("Active")], nodes=[node()]))) == [
+        "ReleaseLease"
+    ]
+
+
+def test_a_pod_that_names_an_order_runs_on_what_it_bought():
+    (bind,) = scheduling.plan(snapshot(pods=[ordered()], leases=[bought()], nodes=[node()]))
+    assert bind == BindPod(ordered(), "lease-1")
+    (gone,) = scheduling.plan(snapshot(pods=[ordered()]))
+    assert gone.reason == "NoSuchOrder"
+    (large,) = scheduling.plan(
+        snapshot(pods=[ordered(gpus="2")], leases=[bought()], nodes=[node()])
+    )
+    assert large.reason == "LeaseInUse"
+
+
 # One decision at a time.
 
 

@@ -13,6 +13,7 @@ import pytest
 from bidplane.api import exchange as api
 from bidplane.api.money import parse_credits
 from bidplane.core.market import RoundInput, clear_round
+from bidplane.core.scheduling.seen import is_order
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.snapshot import Snapshot
@@ -362,6 +363,7 @@ def test_an_order_over_http_is_filled_or_refused_by_name(site: Site) -> None:
     assert code == 200
     bought = msgspec.json.decode(answer, type=api.Order)
     assert (bought.pool, bought.max_price) == ("h100", "1.00")
+    assert is_order(bought.bid), "what a pod names to run on it"
     code, answer = site.ask("chat", "leases")
     assert [lease.name for lease in msgspec.json.decode(answer, type=api.Leases).leases] == [
         bought.lease

@@ -154,8 +154,9 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease: str
+    bid: str  # what a pod says in `bidplane.dev/bid` to run on it
     pool: str
-    price: str  # credits per GPU-hour, fixed for the first epoch
+    price: str  # credits per GPU-hour; in the first epoch it may only fall
     max_price: str
     node: str
     device: str

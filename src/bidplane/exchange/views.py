@@ -84,6 +84,7 @@ def order_view(lease: Lease) -> api.Order:
     held = leases.hold_for(lease.max_price, lease.weight, leases.terms_of(lease))
     return api.Order(
         lease=lease_name(lease.id),
+        bid=lease.bid_name,
         pool=lease.pool,
         price=format_credits(lease.win_price),
         max_price=format_credits(lease.max_price),

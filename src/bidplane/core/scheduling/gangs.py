@@ -27,6 +27,7 @@ from bidplane.core.scheduling.seen import (
     is_bound,
     is_deleted,
     is_held,
+    is_order,
     is_pending,
     is_used,
     name_of,
@@ -153,7 +154,10 @@ def _seats(
 
 
 def guest(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
-    """A pod that uses what a bid written by hand has won."""
+    """A pod that uses what a bid written by hand has won, or an order has bought."""
+    if is_order(ask.bid):
+        yield from _of_order(snapshot, pod, ask)
+        return
     bid = named_bid(snapshot, pod["metadata"]["namespace"], ask.bid)
     if bid is None:
         message = f"there is no Bid {ask.bid!r} in its namespace; write one, or take"
@@ -168,6 +172,20 @@ def guest(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
         yield Explain(pod, "LeaseInUse", f"what {ask.bid} has won is in use, or too small")
         return
     yield why_waiting(pod, bid, None)
+
+
+def _of_order(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
+    bought = [lease for lease in snapshot.leases if lease["spec"]["bid"]["name"] == ask.bid]
+    for lease in bought:
+        if is_held(lease) and can_take(snapshot, lease) and _suffices(lease, ask):
+            yield BindPod(pod, lease["metadata"]["name"])
+            return
+    if any(map(is_held, bought)):
+        # Its node is shown a moment after it.
+        yield Explain(pod, "LeaseInUse", f"what {ask.bid} bought is in use, too small, or not here")
+        return
+    words = f"the order {ask.bid!r} has no lease: it was given back, or it is another agent's"
+    yield Explain(pod, "NoSuchOrder", f"{words}; order again, and name that")
 
 
 def _suffices(lease: Object, ask: Ask) -> bool:

@@ -49,6 +49,7 @@ from bidplane.core.scheduling.seen import (
     is_bound,
     is_by_hand,
     is_deleted,
+    is_order,
     is_pending,
     is_used,
     lease_of,
@@ -218,6 +219,8 @@ def _idle_leases(snapshot: Snapshot, gangs: Gangs, pending: list[Object]) -> Ite
             or lease["spec"]["bid"]["name"] in wanted
             or lease["spec"]["bid"]["name"] in by_hand
             or lease["spec"]["bid"]["name"] in busy
+            # An order's waits for the pod that names it; the exchange gives it back in time.
+            or (is_order(lease["spec"]["bid"]["name"]) and phase_of(lease) == Phase.PENDING)
         ):
             continue
         yield ReleaseLease(lease)

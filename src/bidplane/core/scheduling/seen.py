@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ from bidplane.core.asks import Ask, ask_of
 from bidplane.core.claiming import Devices
 from bidplane.core.translation import host_name
 
+_ORDER = re.compile(r"order-[0-9a-f]{16}")  # the name an order has in place of a bid's
 FINISHED = ("Succeeded", "Failed")
 
 
@@ -128,6 +130,11 @@ def blocks_of(snapshot: Snapshot, bid: Object) -> list[Object]:
         and (not uid or lease["metadata"]["name"].startswith(uid))
     ]
     return sorted(found, key=lambda lease: lease["spec"].get("part", 0))
+
+
+def is_order(name: str) -> bool:
+    """Whether what is named so was bought over HTTP, without a bid."""
+    return _ORDER.fullmatch(name) is not None
 
 
 def is_by_hand(bid: Object) -> bool:
