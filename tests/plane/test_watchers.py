@@ -140,3 +140,27 @@ async def _story(steps: list[tuple[str, str]], path: Path) -> None:
             assert watcher.seen == [entry for entry in log if entry[0] >= first]
         assert watcher.at == store.revision or not [e for e in log if e[0] > watcher.at]
     await store.close("done")
+
+
+def test_old_changes_are_kept_as_bytes_and_told_as_ever(tmp_path: Path) -> None:
+    """Who comes late sees what everybody saw, though the objects were let go of meanwhile."""
+
+    async def story() -> None:
+        store = Store(Journal(tmp_path / "plane.db", durable=False), None)
+        key = Key("things", "default", "a")
+        for number in range(3 * feeds.WARM_COUNT):
+            await store.put(key, {"metadata": {"name": "a"}, "number": number})
+        await store.remove(key, {"metadata": {"name": "a"}, "number": -1})
+        changes = store.feed("things").read(0)
+        assert changes is not None
+        kept = [change for change in changes if change.item._obj is not None]
+        assert len(kept) <= feeds.WARM_COUNT + 1
+        told = [(change.type, change.item.obj["number"]) for change in changes]
+        assert told[0] == ("ADDED", 0)
+        assert told[1:-1] == [("MODIFIED", n) for n in range(1, 3 * feeds.WARM_COUNT)]
+        assert told[-1] == ("DELETED", -1)
+        assert changes[-1].previous is not None
+        assert changes[-1].previous.obj["number"] == 3 * feeds.WARM_COUNT - 1
+        await store.close("done")
+
+    asyncio.run(story())

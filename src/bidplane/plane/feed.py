@@ -19,6 +19,7 @@ from bidplane.wire import status
 
 HISTORY_COUNT = 1024  # changes kept per resource, at least
 HISTORY_BYTES = 8 << 20  # and at most about this much of them
+WARM_COUNT = 16  # of these, kept as objects and as frames; the others as bytes, a fifth of it
 
 
 class Key(NamedTuple):
@@ -78,6 +79,10 @@ class Item:
             self._obj = _decode(self.raw)
         return self._obj
 
+    def cool(self) -> None:
+        """Keep the bytes only: of a state that is no longer the newest."""
+        self._obj = None
+
     @property
     def metadata(self) -> Metadata:
         return _decode_head(self.raw).metadata
@@ -108,6 +113,14 @@ class Change:
     def revision(self) -> int:
         return self.item.revision
 
+    def cool(self) -> None:
+        """Most watchers have seen it: what it was made of is made again for who has not."""
+        self.frames, self.seen = {}, None
+        if self.previous is not None:
+            self.previous.cool()
+        if self.type == "DELETED":
+            self.item.cool()
+
     def __repr__(self) -> str:
         return f"<{self.type} {self.item.key} at {self.item.revision}>"
 
@@ -126,6 +139,8 @@ class Feed:
     def publish(self, change: Change) -> None:
         self._changes.append(change)
         self._bytes += len(change.item.raw)
+        if len(self._changes) > WARM_COUNT:
+            self._changes[-1 - WARM_COUNT].cool()
         if len(self._changes) >= 2 * HISTORY_COUNT:
             self._forget(HISTORY_COUNT)
         elif self._bytes > HISTORY_BYTES and len(self._changes) > 1:
