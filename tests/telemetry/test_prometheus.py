@@ -168,6 +168,8 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
         None,
         None,
     )
+    assert cut.power_watts > idle.power_watts, "its part works"
+    assert cut.memory_used_bytes == part.memory_used_bytes == 1280 << 20
     assert (part.uuid, part.profile, part.instance) == (cut.uuid, "1g.5gb", "10")
     assert part.holder == Holder(namespace="agent-a", pod="small", container="main")
     assert part.memory_total_bytes == 5 << 30

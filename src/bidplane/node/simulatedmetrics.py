@@ -37,8 +37,8 @@ def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counte
         for gpu in machine_of(node).gpus:
             own = [(part, _load(fleet, pod, now)) for part, pod in pieces.get(gpu.uuid, [])]
             whole = _load(fleet, held.get(f"{node.name}/{gpu.name}"), now)
-            if own:  # an error is the card's, whoever caused it
-                whole = Load(xid=max(load.xid for _, load in own))
+            if own:
+                whole = _together(gpu, own)
             yield _one(node, gpu, whole, now, cut=bool(own))
             for part, load in own:
                 yield _one(node, gpu, load, now, part=part)
@@ -54,6 +54,21 @@ def _pieces(node: NodeDeclaration, held: dict[str, Object]) -> dict[str, list[tu
         if pod is not None:
             found.setdefault(part.gpu, []).append((part, pod))
     return found
+
+
+def _together(gpu: Gpu, parts: list[tuple[Part, Load]]) -> Load:
+    """What a card shows whose parts do that. An error is the card's, whoever caused it."""
+    known = mig.profiles(mig.gigabytes(gpu.memory))
+    shares = [known[part.slot.profile].memory / mig.MEMORY_SLICES for part, _ in parts]
+    return Load(
+        busy_percent=sum(
+            share * one.busy_percent for share, (_, one) in zip(shares, parts, strict=True)
+        ),
+        memory_percent=sum(
+            share * one.memory_percent for share, (_, one) in zip(shares, parts, strict=True)
+        ),
+        xid=max(load.xid for _, load in parts),
+    )
 
 
 def _one(

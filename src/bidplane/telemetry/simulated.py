@@ -53,9 +53,10 @@ def simulated(
     cut, and of an instance only its memory and how long its engines worked.
     """
     sway = _sway(f"{uuid}/{instance}/{int(now)}")
-    busy = load.busy_percent * (0.95 + 0.1 * sway) if load.holder else 0.0
+    works = load.holder is not None or is_cut
+    busy = load.busy_percent * (0.95 + 0.1 * sway) if works else 0.0
     busy = min(100.0, max(0.0, busy))
-    used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if load.holder else 0
+    used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if works else 0
     used = min(memory_bytes, max(used, _CONTEXT_BYTES))
     common: dict[str, Any] = {
         "node": node,
