@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bidplane.core.chain import GPU_WEIGHT
-from bidplane.core.mig import BadGeometry, Slot, leaves, problem, profiles
+from bidplane.core.mig import BadGeometry, Slot, leaves, problem, profiles, weights
 
 
 def states(names: set[str]) -> set[frozenset[Slot]]:
@@ -43,18 +43,18 @@ def test_and_with_the_profile_of_double_memory() -> None:
 
 
 def test_a_part_costs_the_greater_of_its_compute_and_its_memory() -> None:
-    known = profiles(80)
-    assert known["7g.80gb"].weight == GPU_WEIGHT
-    assert known["3g.40gb"].weight == GPU_WEIGHT // 2  # memory
-    assert known["4g.40gb"].weight == 32  # compute: four sevenths
-    assert known["1g.10gb"].weight == 8
-    assert known["1g.20gb"].weight == 14
+    weight = weights(80)
+    assert weight["7g.80gb"] == GPU_WEIGHT
+    assert weight["3g.40gb"] == GPU_WEIGHT // 2  # memory
+    assert weight["4g.40gb"] == 32  # compute: four sevenths
+    assert weight["1g.10gb"] == 8
+    assert weight["1g.20gb"] == 14
 
 
 def test_the_parts_of_a_gpu_cost_hardly_more_than_the_whole() -> None:
-    known = profiles(80)
+    weight = weights(80)
     for state in states(BASE):
-        total = sum(known[slot.profile].weight for slot in state)
+        total = sum(weight[slot.profile] for slot in state)
         assert total <= GPU_WEIGHT + 4  # 4g beside 3g: compute of one, memory of the other
 
 

@@ -7,10 +7,13 @@ import pytest
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
-from bidplane.core.mig import Slot
+from bidplane.core.mig import Profile, Slot
+from bidplane.core.topology import Gpu, Machine
 from bidplane.exchange.desk import NoSale
+from bidplane.exchange.inventory import shop
 from bidplane.exchange.snapshot import take
 from bidplane.ledger.records import Lease, wallet_of
+from bidplane.node.inventory.slices import slices_of
 
 from .market import Market
 from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, with_memory
@@ -233,3 +236,47 @@ def test_a_cards_memory_as_its_driver_counts_it_is_the_size_it_is_sold_as(market
     market.change(pools=(parted(pool(), mig=True),), devices=with_memory(gpus(1), "81559Mi"))
     report = market.round(bid("b1", "trainer", 1, PRICE, share="1g.10gb"))
     assert report.bids["b1"].phase is BidPhase.WON
+
+
+def test_a_card_no_table_has_is_sold_as_it_says_itself() -> None:
+    """An RTX PRO 6000 Blackwell: four slices, told by its parts, from its driver to the lease."""
+    said = {
+        "1g.24gb": Profile(1, 1, (0, 1, 2, 3)),
+        "2g.48gb": Profile(2, 2, (0, 2)),
+        "4g.96gb": Profile(4, 4, (0,)),
+    }
+    card = Gpu(index=0, uuid="GPU-0", product="RTX", memory=96 << 30, mig=True, profiles=said)
+    slices = slices_of(Machine(name="n", gpus=(card,)))
+    geometry = [{"profile": "2g.48gb", "start": 0}, {"profile": "1g.24gb", "start": 3}]
+    spec = {"product": "RTX", "divides": "mig", "geometry": geometry}
+    seen = take(
+        agents=(),
+        pools=[{"metadata": {"name": "rtx"}, "spec": spec}],
+        bids=(),
+        slices=slices,
+        leases=(),
+    )
+    assert seen.cards == {"GPU-0": said}
+    (stock,) = shop(seen.pools, seen.devices, cards=seen.cards).stocks
+    assert stock.problem == ""
+    assert [(leaf.name, leaf.weight, leaf.starts, leaf.span) for leaf in stock.leaves] == [
+        ("2g.48gb", 28, (0,), 2),
+        ("1g.24gb", 14, (3,), 1),
+    ]
+    (blind,) = shop(seen.pools, seen.devices).stocks
+    assert "no GPU with 103 GB is known to have MIG" in blind.problem
+
+
+def test_cards_of_the_table_are_not_asked_every_second() -> None:
+    card = Gpu(index=0, uuid="GPU-0", product="H100", memory=80 << 30, mig=True)
+    spec = {"product": "H100", "divides": "mig", "geometry": [{"profile": "1g.10gb", "start": 0}]}
+    seen = take(
+        agents=(),
+        pools=[{"metadata": {"name": "h100"}, "spec": spec}],
+        bids=(),
+        slices=slices_of(Machine(name="n", gpus=(card,))),
+        leases=(),
+    )
+    assert seen.cards == {}
+    (stock,) = shop(seen.pools, seen.devices).stocks
+    assert [leaf.name for leaf in stock.leaves] == ["1g.10gb"]

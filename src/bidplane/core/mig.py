@@ -25,12 +25,6 @@ class Profile(msgspec.Struct, frozen=True):
     starts: tuple[int, ...]  # the memory slices it may begin at
     media: bool = False  # has the GPU's one set of media engines
 
-    @property
-    def weight(self) -> int:
-        """Of a GPU's price, in 56ths: the greater of its compute and its memory share."""
-        by_compute = self.compute * GPU_WEIGHT // COMPUTE_SLICES
-        return max(by_compute, self.memory * GPU_WEIGHT // MEMORY_SLICES)
-
 
 # The same on every product; memory slice 7 is only for those that reach it from below.
 _PROFILES = (
@@ -109,6 +103,20 @@ def problem(geometry: Sequence[Slot], card: Card) -> str:
     return "only one profile may have the media engines" if media > 1 else ""
 
 
+def weights(card: Card) -> dict[str, int]:
+    """
+    By profile, what it is of a GPU's price, in 56ths: the greater of its compute and its memory
+    share.
+    """
+    known = profiles(card)
+    compute = max((one.compute for one in known.values()), default=1)
+    memory = max((max(one.starts) + one.memory for one in known.values()), default=1)
+    return {
+        name: max(one.compute * GPU_WEIGHT // compute, one.memory * GPU_WEIGHT // memory)
+        for name, one in known.items()
+    }
+
+
 def no_profile(name: str, card: Card) -> str:
     what = f"a GPU with {card} GB" if isinstance(card, int) else "the card"
     return f"{what} has no profile {name!r}; it has {', '.join(profiles(card)) or 'none'}"
@@ -120,12 +128,13 @@ def leaves(geometry: Sequence[Slot], card: Card) -> tuple[Leaf, ...]:
     if wrong:
         raise BadGeometry(wrong)
     known = profiles(card)
-    names = sorted({slot.profile for slot in geometry}, key=lambda n: (-known[n].weight, n))
+    weight = weights(card)
+    names = sorted({slot.profile for slot in geometry}, key=lambda n: (-weight[n], n))
     return tuple(
         Leaf(
             name,
             len(starts := tuple(sorted(s.start for s in geometry if s.profile == name))),
-            known[name].weight,
+            weight[name],
             in_chain=False,
             starts=starts,
             span=known[name].memory,

@@ -113,8 +113,9 @@ def place(
 
 def _potential(slots: Sequence[Slot], card: mig.Card) -> int:
     """What could still be made, each instance by its weight: a rough measure of what is left."""
+    weight = mig.weights(card)
     return sum(
-        profile.weight
+        weight[name]
         for name, profile in mig.profiles(card).items()
         for start in profile.starts
         if not mig.problem([*slots, Slot(name, start)], card)

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
-from bidplane.core.mig import Slot
+from bidplane.core import mig
+from bidplane.core.mig import Profile, Slot
+from bidplane.wire.quantity import parse as parse_quantity
 
 _MEMORY_SLICE = "memory-slice-"
 
@@ -32,6 +35,51 @@ class Part(msgspec.Struct, frozen=True):
 def of_slices(slices: Iterable[Object]) -> dict[Key, Part]:
     """Every part that is published."""
     return {key: part for key, part, _ in _found(slices)}
+
+
+Cards = dict[str, dict[str, Profile]]  # by a GPU's UUID: what it can be cut into
+
+
+def cards(slice_: Object) -> Cards:
+    """What the parts in one slice say of their GPUs; a GPU's parts may be in several."""
+    found: Cards = {}
+    for _, part, device in _found([slice_]):
+        taken = {
+            name: int(value["value"])
+            for counters in device["consumesCounters"]
+            for name, value in counters["counters"].items()
+        }
+        one = Profile(
+            compute=taken.get("compute-slices", 0),
+            memory=sum(name.startswith(_MEMORY_SLICE) for name in taken),
+            starts=(part.slot.start,),
+            media="media-engines" in taken,
+        )
+        _add(found.setdefault(part.gpu, {}), part.slot.profile, one)
+    return found
+
+
+def joined(some: Iterable[Cards]) -> Cards:
+    found: Cards = {}
+    for one in some:
+        for gpu, profiles in one.items():
+            for name, profile in profiles.items():
+                _add(found.setdefault(gpu, {}), name, profile)
+    return found
+
+
+def _add(known: dict[str, Profile], name: str, profile: Profile) -> None:
+    starts = {*profile.starts, *(known[name].starts if name in known else ())}
+    known[name] = msgspec.structs.replace(profile, starts=tuple(sorted(starts)))
+
+
+@lru_cache(maxsize=256)  # the same few sizes, every second
+def in_table(memory: str) -> bool:
+    """Whether a GPU with so much memory can be cut as a table has it."""
+    try:
+        return bool(mig.profiles(mig.gigabytes(int(parse_quantity(memory)))))
+    except ValueError:  # BadGeometry, or no quantity
+        return False
 
 
 def on_host(lease: Object, slices: Iterable[Object]) -> Object:

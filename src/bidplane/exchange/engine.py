@@ -70,7 +70,7 @@ class Engine:
             _keep_wallets(commit, snapshot)
             _observe(commit, snapshot)
             standing = standing_bids(commit, snapshot)
-            shop = inventory.shop(snapshot.pools, snapshot.devices, standing)
+            shop = inventory.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
             _breach(commit, shop.stocks, snapshot.unusable)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)

@@ -109,9 +109,15 @@ def _unkept(item: Stock, bid: BidView) -> str | None:
 
 
 def shop(
-    pools: Iterable[PoolView], devices: Iterable[DeviceView], bids: Iterable[BidView] = ()
+    pools: Iterable[PoolView],
+    devices: Iterable[DeviceView],
+    bids: Iterable[BidView] = (),
+    cards: Mapping[str, Mapping[str, mig.Profile]] | None = None,
 ) -> Shop:
-    """Each device in one pool: of two that want its product, the first by name."""
+    """
+    Each device in one pool: of two that want its product, the first by name. `cards`: by UUID,
+    how GPUs can be cut of which no table knows.
+    """
     claimed: dict[str, PoolView] = {}
     ordered = sorted(pools, key=lambda pool: pool.name)
     for pool in ordered:
@@ -133,7 +139,7 @@ def shop(
         members: dict[str, list[DeviceView]] = {} if kinds else {pool.name: []}
         for view in views[pool.name]:
             members.setdefault(cut.names[kinds[view.device]], []).append(view)
-        stocks += [_stock(lot, pool, found) for lot, found in sorted(members.items())]
+        stocks += [_stock(lot, pool, found, cards or {}) for lot, found in sorted(members.items())]
         true_of |= {(pool.name, s): lots for s, lots in cut.true_of.items()}
         too_fine = f"its selector would split {pool.name} into more than {pool.max_lots} lots"
         for selector in cut.too_fine:
@@ -153,12 +159,17 @@ def _kind(pool: PoolView, view: DeviceView, selected: bool) -> Kind:
     return Kind(alike, view.facts if selected else b"")
 
 
-def _stock(lot: str, pool: PoolView, views: Sequence[DeviceView]) -> Stock:
+def _stock(
+    lot: str,
+    pool: PoolView,
+    views: Sequence[DeviceView],
+    cards: Mapping[str, Mapping[str, mig.Profile]],
+) -> Stock:
     # Link domains are cut at the border of the lot: what is not in it is not in the domain.
     domains: dict[str, list[Device]] = {}
     for view in views:
         domains.setdefault(view.domain, []).append(view.device)
-    leaves, problem = _leaves(pool, views)
+    leaves, problem = _leaves(pool, views, cards)
     return Stock(
         lot=lot,
         pool=pool,
@@ -170,7 +181,11 @@ def _stock(lot: str, pool: PoolView, views: Sequence[DeviceView]) -> Stock:
     )
 
 
-def _leaves(pool: PoolView, views: Sequence[DeviceView]) -> tuple[tuple[Leaf, ...], str]:
+def _leaves(
+    pool: PoolView,
+    views: Sequence[DeviceView],
+    cards: Mapping[str, Mapping[str, mig.Profile]],
+) -> tuple[tuple[Leaf, ...], str]:
     match pool.divides:
         case Divides.WHOLE:
             return (), ""
@@ -189,8 +204,9 @@ def _leaves(pool: PoolView, views: Sequence[DeviceView]) -> tuple[tuple[Leaf, ..
     if len(sizes) > 1:
         return (), "MIG needs `memory` in sellBy: a geometry is one for each size of memory"
     try:
+        said = cards.get(views[0].traits.get("uuid", ""))
         gigabytes = mig.gigabytes(int(parse_quantity(min(sizes))))
-        return mig.leaves(pool.geometry, gigabytes), ""
+        return mig.leaves(pool.geometry, said or gigabytes), ""
     except ValueError as error:  # BadGeometry, or a memory that is no quantity
         return (), f"geometry: {error}"
 

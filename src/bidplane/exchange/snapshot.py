@@ -19,6 +19,7 @@ from bidplane.api.bid import BidChoice, BidReason, BidSpec
 from bidplane.api.lease import CLAIMED, DEVICE_READY, UP, Device
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
+from bidplane.core import parts
 from bidplane.core.asks import shape_problems
 from bidplane.core.market.lots import LOTS_MOST, facts
 from bidplane.core.mig import Slot
@@ -96,6 +97,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolView, ...] = ()
     bids: tuple[BidView, ...] = ()
     devices: tuple[DeviceView, ...] = ()
+    cards: parts.Cards = {}  # of GPUs that are sold in parts which no table has
     claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
     left: frozenset[str] = frozenset()  # leases whose release was asked for
     up: frozenset[str] = frozenset()  # leases on which what runs was ready
@@ -124,6 +126,7 @@ class Reader:
         self._pools = Decoded(pool_view)
         self._bids = Decoded(bid_view)
         self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
+        self._parts = Decoded(parts.cards)
 
     def take(
         self,
@@ -135,12 +138,15 @@ class Reader:
         leases: Iterable[Object],
         claims: Iterable[Object] = (),
     ) -> Snapshot:
-        leases = list(leases)
+        leases, slices = list(leases), list(slices)
+        devices = tuple(device for some in self._slices.of(slices) for device in some)
+        terms = tuple(view for view in self._pools.of(pools) if view is not None)
         return Snapshot(
             agents=tuple(self._agents.of(agents)),
-            pools=tuple(view for view in self._pools.of(pools) if view is not None),
+            pools=terms,
             bids=tuple(view for view in self._bids.of(bids) if view is not None),
-            devices=tuple(device for some in self._slices.of(slices) for device in some),
+            devices=devices,
+            cards=self._cards(slices) if _asks_for_cards(terms, devices) else {},
             # Of a gang, time is charged from the first block that is claimed, and it has left
             # when no block of it is in use any more.
             claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
@@ -148,6 +154,18 @@ class Reader:
             up=frozenset(lease_of(lease) for lease in leases if _says(lease, UP)),
             unusable=frozenset(_unusable(claims)),
         )
+
+    def _cards(self, slices: Iterable[Object]) -> parts.Cards:
+        return parts.joined(self._parts.of(slices))
+
+
+def _asks_for_cards(pools: Iterable[PoolView], devices: Iterable[DeviceView]) -> bool:
+    """Whether GPUs are sold in parts that no table has."""
+    cut = {pool.product for pool in pools if pool.divides is Divides.MIG}
+    return bool(cut) and any(
+        device.product in cut and not parts.in_table(device.traits.get("memory", ""))
+        for device in devices
+    )
 
 
 V = TypeVar("V")
@@ -185,8 +203,8 @@ def _left(leases: Iterable[Object]) -> Iterator[str]:
     by_lease: dict[str, list[Object]] = {}
     for lease in leases:
         by_lease.setdefault(lease_of(lease), []).append(lease)
-    for id, parts in by_lease.items():
-        if all(map(is_deleted, parts)):
+    for id, blocks in by_lease.items():
+        if all(map(is_deleted, blocks)):
             yield id
 
 
