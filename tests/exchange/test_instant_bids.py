@@ -215,3 +215,25 @@ def test_serving_takes_less_than_a_millisecond_of_cpu(market: Market) -> None:
         took.append(time.thread_time() - before)
     print(f"median {1000 * sorted(took)[25]:.2f} ms")
     assert sorted(took)[25] < 0.010
+
+
+def test_who_offers_less_than_the_float_costs_is_not_even_asked(
+    floating: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand that wait beside a float they do not pay for cost a round nothing."""
+    asked: list[str] = []
+    serve = floating.engine.desk.serve
+
+    def noted(bid: BidView, *args: Any, **more: Any) -> Any:
+        asked.append(bid.uid)
+        return serve(bid, *args, **more)
+
+    held = msgspec.structs.replace(bid("all", "trainer", 38, PRICE), spread=True)
+    floating.round(msgspec.structs.replace(held, term_seconds=600))
+    floating.claim("all")
+    monkeypatch.setattr(floating.engine.desk, "serve", noted)
+    cheap = [instant(f"low-{n}", FIRST - 1) for n in range(20)]
+    rich = instant("or-else", 1, otherwise=(instant("or-else", PRICE, share="1/2"),))
+    report = floating.round(*cheap, rich)
+    assert asked == ["or-else"]
+    assert report.bids["or-else"].phase == "Won"

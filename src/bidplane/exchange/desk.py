@@ -88,6 +88,12 @@ class Desk:
             if kept.get(lot.lot)
         }
 
+    @property
+    def cheapest(self) -> int | None:
+        """The least that something of what is left costs; None when nothing is."""
+        left = [one.asked for one in self.floats.values() if one.devices or one.cut]
+        return min(left, default=None)
+
     def pool(self, lot: str) -> PoolView | None:
         """The pool of a lot, as the last round knew it."""
         item = self._stocks.get(lot)
@@ -250,6 +256,11 @@ def is_instant(bid: BidView) -> bool:
         and not bid.term_seconds
         and all(choice.gpus == choice.blocks == 1 for choice in (bid, *bid.otherwise))
     )
+
+
+def best_price(bid: BidView) -> int:
+    """The most that any of its alternatives offers."""
+    return max(choice.price for choice in (bid, *bid.otherwise))
 
 
 def terms_for(pool: PoolView, wallet: Account | None, *, heavy: bool) -> tuple[Terms, int]:

@@ -33,7 +33,7 @@ from bidplane.core.market.metering import charged_price
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.model import ONE
 from bidplane.exchange import inventory
-from bidplane.exchange.desk import Desk, terms_for
+from bidplane.exchange.desk import Desk, best_price, terms_for
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.moves import make_move, take_up
 from bidplane.exchange.opening import by_name, price_now, round_input, standing_bids, weight_in
@@ -112,7 +112,10 @@ class Engine:
         agents = {agent.name: agent for agent in snapshot.agents}
         waiting = [bid for bid in snapshot.bids if bid.uid in lost and bid.instant]
         sold: dict[str, BidStatus] = {}
-        for bid in sorted(waiting, key=lambda bid: (-bid.price, bid.created, bid.uid)):
+        for bid in sorted(waiting, key=lambda bid: (-best_price(bid), bid.created, bid.uid)):
+            asked = self.desk.cheapest
+            if asked is None or best_price(bid) < asked:
+                break  # nothing is left that it, or who offers less, would pay for
             lease = self.desk.serve(bid, agents[bid.agent], now=now)
             if isinstance(lease, Lease):
                 sold[bid.uid] = won_status(bid, lease)
