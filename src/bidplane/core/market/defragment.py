@@ -12,6 +12,7 @@ Only leases move whose agent has agreed to it, each as a whole, to devices that 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -109,40 +110,88 @@ def _is_one_block(block: Block) -> bool:
     return block.size > 0 and block.count == 1 and not block.rest and not block.is_pinned
 
 
+# In a large lot, the moves out of so many domains are worked out: those that would cost least if
+# everybody found a place. The cheapest is among them, unless none of them finds one.
+LOOKED_AT = 64
+
+
 def propose(lot: Lot, free: Free, movable: Sequence[Incumbent], size: int) -> Plan | None:
     """The cheapest set of moves that frees one domain for a block; None if none does."""
     count = {domain.name: len(free[domain.name]) for domain in lot.domains}
     if any(n >= size for n in count.values()):
         return None  # it fits already: what it lacks is a price
+    here: dict[str, list[Incumbent]] = {}
+    for lease in movable:
+        here.setdefault(lease.domain, []).append(lease)
+    ways = []
+    for domain in lot.domains:
+        leases = sorted(here.get(domain.name, ()), key=_cheap)
+        if domain.size >= size and count[domain.name] + sum(i.gpus for i in leases) >= size:
+            ways.append((_estimate(leases, size - count[domain.name]), domain.name, leases))
+    ways.sort(key=lambda way: way[:2])
+    places = _Places(count)
     found = [
         plan
-        for domain in lot.domains
-        if domain.size >= size and (plan := _emptied(domain.name, count, movable, size)) is not None
+        for _, name, leases in ways[:LOOKED_AT]
+        if (plan := _emptied(name, count[name], leases, size, places)) is not None
     ]
     return min(found, key=lambda p: (p.fee(""), len(p.moves), p.domain), default=None)
 
 
+def _cheap(lease: Incumbent) -> tuple[int, int, str]:
+    return lease.compensation * 1000 // lease.gpus, -lease.gpus, lease.id
+
+
+def _estimate(leases: Sequence[Incumbent], wanted: int) -> int:
+    """What it would cost to be rid of so many GPUs' leases, wherever they go."""
+    fee = 0
+    for lease in leases:
+        if wanted <= 0:
+            break
+        fee, wanted = fee + lease.compensation, wanted - lease.gpus
+    return fee
+
+
+class _Places:
+    """Where a lease can go: the tightest domain that has room, among equals the first by name."""
+
+    def __init__(self, count: Mapping[str, int]) -> None:
+        self._count = count
+        self._by_free: dict[int, list[str]] = {}
+        for name in sorted(count):
+            self._by_free.setdefault(count[name], []).append(name)
+
+    def tightest(self, gpus: int, taken: Mapping[str, int], source: str) -> str | None:
+        """`taken`: by domain, what this plan has put there already."""
+        for n in range(gpus, max(self._by_free, default=0) + 1):
+            names = [name for name, put in taken.items() if self._count[name] - put == n]
+            names += itertools.islice(
+                (d for d in self._by_free.get(n, ()) if d not in taken and d != source), 1
+            )
+            if names:
+                return min(names)
+        return None
+
+
 def _emptied(
-    domain: str, free: Mapping[str, int], movable: Sequence[Incumbent], size: int
+    domain: str, free: int, leases: Sequence[Incumbent], size: int, places: _Places
 ) -> Plan | None:
     """Move leases out of `domain`, the cheapest per GPU first, each to the tightest place."""
-    left = dict(free)
-    here = [lease for lease in movable if lease.domain == domain]
-    here.sort(key=lambda lease: (lease.compensation * 1000 // lease.gpus, -lease.gpus, lease.id))
+    taken: dict[str, int] = {}
     moves: list[Move] = []
-    for lease in here:
-        if left[domain] >= size:
+    left = free
+    for lease in leases:
+        if left >= size:
             break
-        targets = [d for d, n in left.items() if d != domain and n >= lease.gpus]
-        if not targets:
+        target = places.tightest(lease.gpus, taken, domain)
+        if target is None:
             continue
-        target = min(targets, key=lambda d: (left[d], d))
-        left[target] -= lease.gpus
-        left[domain] += lease.gpus
+        taken[target] = taken.get(target, 0) + lease.gpus
+        left += lease.gpus
         moves.append(Move(lease, target))
-    if left[domain] < size:
+    if left < size:
         return None
-    return Plan(size, domain, _needed(moves, free[domain], size))
+    return Plan(size, domain, _needed(moves, free, size))
 
 
 def _needed(moves: Sequence[Move], free: int, size: int) -> tuple[Move, ...]:
