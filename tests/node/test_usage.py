@@ -88,6 +88,7 @@ def test_time_and_memory_are_those_of_the_processes(box, counted):
             BURN,
             volumeMounts=[{"name": "v", "mountPath": "/v"}],
             pod={"volumes": [{"name": "v", "emptyDir": {}}]},
+            resources={"limits": {"memory": "900Mi", "cpu": 2}} if counted == "cgroups" else {},
         )
         await box.until_phase("burns", "Running")
         await box.until_said("burns", "burnt\n")

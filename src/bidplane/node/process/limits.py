@@ -24,13 +24,16 @@ from bidplane.wire.quantity import parse as parse_quantity
 _PERIOD_US = 100_000
 _CONTROLLERS = ("memory", "pids", "cpu")
 _AGENTS = "bidplane-agent"
-_COUNTS = "cpuacct"  # v1 counts CPU time in a tree of its own; v2 always does
 
 
 class Limits(msgspec.Struct, frozen=True):
     memory: int | None = None
     cpus: float | None = None
     pids: int | None = None
+
+    def asks(self, controller: str) -> bool:
+        asked = {"memory": self.memory, "pids": self.pids, "cpu": self.cpus}
+        return bool(asked[controller])
 
 
 def limits_of(container: Object, *, pids: int) -> Limits:
@@ -65,7 +68,7 @@ class Cgroups:
     @property
     def controllers(self) -> list[str]:
         """What can be limited."""
-        return sorted(self._trees.keys() - {_COUNTS})
+        return sorted(self._trees)
 
     def _find(self) -> None:
         for hierarchy, controllers, path in _memberships():
@@ -74,7 +77,7 @@ class Cgroups:
                 continue
             for controller in controllers:
                 tree = Path("/sys/fs/cgroup") / controller
-                if controller in (*_CONTROLLERS, _COUNTS) and (tree / "cgroup.procs").exists():
+                if controller in _CONTROLLERS and (tree / "cgroup.procs").exists():
                     self._try(controller, tree / path.lstrip("/"))
 
     def _find_unified(self, path: str) -> None:
@@ -111,6 +114,8 @@ class Cgroups:
         procs: dict[str, None] = {}
         oom, enforced = "", set()
         for controller, base in self._trees.items():
+            if self._unified is None and not limits.asks(controller):
+                continue  # to join a group takes milliseconds, and v1 has one for each
             folder = base / name
             try:
                 folder.mkdir(exist_ok=True)

@@ -71,6 +71,6 @@ class Meter:
             return None
         now = self._clock.now()
         pids = usage.tree(state.pid)
-        sample = usage.of_group(unit.cgroups, at=now) or usage.of_processes(pids, at=now)
+        sample = usage.of_container(unit.cgroups, pids, at=now)
         logs = worker.storage.logs.get(unit.name) if worker is not None else None
         return ContainerUse(name=unit.name, started=state.started, sample=sample, logs=logs), pids

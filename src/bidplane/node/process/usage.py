@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
+
 from bidplane.node.process.settings import memory_bytes
 from bidplane.node.process.shim import descendants
 from bidplane.node.stats import Disk, Sample
@@ -22,29 +24,23 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _BLOCK = 512  # of st_blocks, whatever the file system's own
 
 
-def of_group(procs: Sequence[str], *, at: float) -> Sample | None:
-    """From the groups a container's processes were put in; None where these do not count."""
+def of_container(procs: Sequence[str], pids: Sequence[int], *, at: float) -> Sample:
+    """What its groups count, and of its processes what they do not."""
     cpu: float | None = None
     memory: dict[str, int] = {}
     for folder in {Path(path).parent for path in procs}:
         cpu = cpu if cpu is not None else _group_cpu(folder)
         memory = memory or _group_memory(folder)
-    if cpu is None or not memory:
-        return None
-    return Sample(
-        at=at,
-        cpu_seconds=cpu,
-        usage=memory["usage"],
-        working_set=max(memory["usage"] - memory["cache"], 0),
-        rss=memory["rss"],
-        faults=memory["faults"],
-        major_faults=memory["major"],
-    )
+    if cpu is not None and memory:
+        return Sample(at=at, cpu_seconds=cpu, **memory)
+    counted = of_processes(pids, at=at)
+    if cpu is not None:
+        counted = msgspec.structs.replace(counted, cpu_seconds=cpu)
+    return msgspec.structs.replace(counted, **memory)
 
 
 def _group_cpu(folder: Path) -> float | None:
-    with suppress(OSError, ValueError):
-        return int((folder / "cpuacct.usage").read_text()) / 1e9
+    """Of v2 only: v1 counts in a tree of its own, which no process of ours joins for that."""
     microseconds = _words(folder / "cpu.stat").get("usage_usec")
     return None if microseconds is None else microseconds / 1e6
 
@@ -55,12 +51,13 @@ def _group_memory(folder: Path) -> dict[str, int]:
     prefix = "total_" if "total_rss" in counted else ""
     for name in ("memory.current", "memory.usage_in_bytes"):
         with suppress(OSError, ValueError):
+            used = int((folder / name).read_text())
             return {
-                "usage": int((folder / name).read_text()),
-                "cache": counted.get(f"{prefix}inactive_file", 0),
+                "usage": used,
+                "working_set": max(used - counted.get(f"{prefix}inactive_file", 0), 0),
                 "rss": counted.get("anon", counted.get("total_rss", 0)),
                 "faults": counted.get(f"{prefix}pgfault", 0),
-                "major": counted.get(f"{prefix}pgmajfault", 0),
+                "major_faults": counted.get(f"{prefix}pgmajfault", 0),
             }
     return {}
 
