@@ -111,7 +111,7 @@ class LeaseController:
                     leasenodes.mirror(lease, self._namespace(lease)),
                     self._namespace(lease),
                 )
-        if mirror is not None and mirror.get("status") != lease["status"]:
+        if mirror is not None and _is_news(mirror.get("status") or {}, lease["status"]):
             await plane.client.patch(
                 GPU_LEASE,
                 name,
@@ -339,6 +339,13 @@ async def _delete_pod(client: Client, pod: Object, grace: int) -> None:
             grace_seconds=grace,
             uid=metadata["uid"],
         )
+
+
+def _is_news(shown: Object, status: Object) -> bool:
+    """That a lease is claimed is told with what follows from it: that it is active."""
+    if shown.get("phase") != Phase.PENDING or status["phase"] != Phase.PENDING:
+        return shown != status
+    return any(shown.get(key) != status.get(key) for key in {*shown, *status} - {"conditions"})
 
 
 def _conditions(status: Object) -> list[tuple[str, str, str]]:
