@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.cli.report import page
+from bidplane.cli.report import grouping, page
 from bidplane.core.lease import Event
-from bidplane.ledger import leases
+from bidplane.errors import UserError
+from bidplane.ledger import leases, wallets
 from bidplane.ledger.chargeback import Chargeback, chargeback
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.store import Store
@@ -78,3 +81,26 @@ def test_any_cut_of_any_books_adds_up(uses: list[tuple[int, int, bool]], cut: in
         assert report(store, 0, middle).total + report(store, middle).total == whole.total
     finally:
         store.close()
+
+
+def test_team_and_labels_outlive_their_agent(ledger: Ledger, store: Store) -> None:
+    def told(team: str, **marks: str) -> None:
+        text = msgspec.json.encode(marks).decode()
+        with ledger.commit(500) as commit:
+            wallets.open_wallet(commit, uid="u1", name="u1", owner="ann", team=team, marks=text)
+
+    open_wallet(ledger, "u1")
+    group = grouping(["agent", "team", "label:project"])
+    (account,) = ledger.wallets_named("u1")
+    assert group(account) == ("u1", "(not known)", "(not known)"), "nobody has said so yet"
+    told("vision", project="birds")
+    told("speech")
+    told("vision", project="fish")
+    use(ledger, "b1", "u1", 1000, 30, displaced=False)
+    with ledger.commit(100_000) as commit:
+        wallets.close_wallet(commit, uid="u1")
+    told("another", project="another")  # who is gone is no longer told anything
+    found = chargeback(store, begin=0, end=2**62, group=group, day=str)
+    assert [share.group for share in found.shares] == [("u1", "vision", "fish")]
+    with pytest.raises(UserError, match="use agent, team, owner or label:KEY"):
+        grouping(["colour"])

@@ -16,7 +16,10 @@ from bidplane.storage.postgres import PostgresDatabase
 from bidplane.storage.sqlite import Database
 
 # What came after schema 3.
-NEW = {"lease": ("budget", "work", "moved_from", "up_at"), "account": ("starts", "start_ms")}
+NEW = {
+    "lease": ("budget", "work", "moved_from", "up_at"),
+    "account": ("starts", "start_ms", "team", "marks"),
+}
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them
 
 

@@ -11,14 +11,13 @@ from html import escape
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
+import msgspec
 from cyclopts import App, Parameter
 
-from bidplane.api.kinds import AGENT
 from bidplane.api.money import MICRO, format_credits
-from bidplane.cli.common import Data, console, print_table, with_host
+from bidplane.cli.common import Data, console, print_table
 from bidplane.cli.ledger import Where, place
 from bidplane.errors import UserError
-from bidplane.kube.client import Client, Object
 from bidplane.ledger.chargeback import Chargeback, Share
 from bidplane.ledger.chargeback import chargeback as add_up
 from bidplane.ledger.records import Account
@@ -26,7 +25,7 @@ from bidplane.ledger.stores import open_store
 
 app = App(name="report", help="Reports for those who pay.")
 
-_GONE = "(deleted)"
+_UNTOLD = "(not known)"  # of agents that were gone before the ledger kept such things
 _COLOURS = ("#2a7de1", "#e1812a", "#3aa655", "#b0413e", "#7a5ab5", "#9aa5b1")
 
 
@@ -66,7 +65,7 @@ def chargeback(
         raise UserError("--from must be before --to")
     store = open_store(place(ledger, data), read_only=True)
     try:
-        found = add_up(store, begin=first, end=last, group=_grouping(columns, data), day=_day)
+        found = add_up(store, begin=first, end=last, group=grouping(columns), day=_day)
     finally:
         store.close()
     if found.total != found.received:
@@ -74,36 +73,29 @@ def chargeback(
     _write(found, columns, format, output, rate, currency, _period(begin, end))
 
 
-def _grouping(columns: Sequence[str], data: Path | None) -> Callable[[Account], tuple[str, ...]]:
+def grouping(columns: Sequence[str]) -> Callable[[Account], tuple[str, ...]]:
+    """Whose a wallet is, in the words of `--by`."""
     for column in columns:
         if column not in ("agent", "team", "owner") and not column.startswith("label:"):
             raise UserError(f"--by {column!r}: use agent, team, owner or label:KEY")
-    known: dict[str, Object] = {}
-    if any(column == "team" or column.startswith("label:") for column in columns):
-
-        async def work(host: Client) -> dict[str, Object]:
-            return {a["metadata"]["uid"]: a for a in (await host.list(AGENT)).items}
-
-        known = with_host(data, work)
 
     def group(account: Account) -> tuple[str, ...]:
-        agent = known.get(account.id.partition("/")[2])
-        return tuple(_value(column, account, agent) for column in columns)
+        return tuple(_value(column, account) for column in columns)
 
     return group
 
 
-def _value(column: str, account: Account, agent: Object | None) -> str:
+def _value(column: str, account: Account) -> str:
     if column == "agent":
         return account.name
     if column == "owner":
         return account.owner
-    if agent is None:
-        return _GONE
+    if not account.marks:
+        return _UNTOLD
     if column == "team":
-        return agent["spec"].get("team") or "(none)"
-    marks = agent["metadata"].get("labels") or {}
-    return str(marks.get(column.removeprefix("label:"), "(none)"))
+        return account.team or "(none)"
+    marks = msgspec.json.decode(account.marks, type=dict[str, str])
+    return marks.get(column.removeprefix("label:"), "(none)")
 
 
 def _time(option: str, text: str, otherwise: int) -> int:

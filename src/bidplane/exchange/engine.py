@@ -129,7 +129,14 @@ def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
     busy = {lease.wallet for lease in commit.live_leases()}
     for agent in sorted(snapshot.agents, key=lambda agent: agent.uid):
         if not agent.deleting:
-            wallets.open_wallet(commit, uid=agent.uid, name=agent.name, owner=agent.owner)
+            wallets.open_wallet(
+                commit,
+                uid=agent.uid,
+                name=agent.name,
+                owner=agent.owner,
+                team=agent.team,
+                marks=agent.marks,
+            )
             wallets.refill(commit, uid=agent.uid, amount=agent.refill, cap=agent.cap)
             if not agent.heavy:
                 wallets.forget_starts(commit, uid=agent.uid)

@@ -39,6 +39,8 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     suspended: bool = False
     heavy: bool = False  # its restart class
     movable: bool = False  # its leases may be moved
+    team: str = ""
+    marks: str = ""  # its labels, as JSON
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +217,8 @@ def agent_view(agent: Object) -> AgentView:
         uid=metadata["uid"],
         deleting=is_deleted(agent),
         suspended=bool(agent["spec"].get("suspended")),
+        team=str(agent["spec"].get("team") or ""),
+        marks=msgspec.json.encode(metadata.get("labels") or {}, order="sorted").decode(),
     )
     try:
         spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)

@@ -79,6 +79,9 @@ class Account(Record, frozen=True, kw_only=True):
     # Since schema 5. How long what it leases takes to be up, where that is measured.
     starts: int = 0
     start_ms: int = 0  # of the last few, on average
+    # Since schema 6. Of an agent, what bills are sorted by, as it was last: they outlive it.
+    team: str = ""
+    marks: str = ""  # its labels, as JSON; "" if nobody has said them yet
 
     @property
     def available(self) -> int:

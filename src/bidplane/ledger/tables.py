@@ -32,6 +32,7 @@ CREATE TABLE account (
     is_open INTEGER NOT NULL, opened_at INTEGER NOT NULL, refills INTEGER NOT NULL,
     seeded INTEGER NOT NULL, sequence INTEGER NOT NULL,
     starts INTEGER NOT NULL DEFAULT 0, start_ms INTEGER NOT NULL DEFAULT 0,
+    team TEXT NOT NULL DEFAULT '', marks TEXT NOT NULL DEFAULT '',
     CONSTRAINT no_overdraft CHECK (kind = 'mint' OR posted - held >= 0)
 ) STRICT;
 CREATE TABLE transfer (
@@ -96,7 +97,7 @@ CREATE TABLE journal (
 """
 
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -111,6 +112,10 @@ CREATE INDEX lease_work ON lease (wallet, work) WHERE work <> '';
     5: """
 ALTER TABLE account ADD COLUMN starts INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE account ADD COLUMN start_ms INTEGER NOT NULL DEFAULT 0;
+""",
+    6: """
+ALTER TABLE account ADD COLUMN team TEXT NOT NULL DEFAULT '';
+ALTER TABLE account ADD COLUMN marks TEXT NOT NULL DEFAULT '';
 """,
 }
 

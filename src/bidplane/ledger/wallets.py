@@ -54,13 +54,19 @@ def is_text(text: str) -> bool:
         return False
 
 
-def open_wallet(commit: Commit, *, uid: str, name: str, owner: str) -> bool:
-    """Make the wallet if it is not there; False if it was."""
-    if commit.account(wallet_of(uid)) is not None:
-        return False
-    account = Account(id=wallet_of(uid), kind=AccountKind.WALLET, name=name, owner=owner)
-    commit.open_account(account)
-    return True
+def open_wallet(
+    commit: Commit, *, uid: str, name: str, owner: str, team: str = "", marks: str = ""
+) -> bool:
+    """Make the wallet if it is not there; False if it was. Its team and labels are kept true."""
+    wallet = commit.account(wallet_of(uid))
+    if wallet is None:
+        id, kind = wallet_of(uid), AccountKind.WALLET
+        account = Account(id=id, kind=kind, name=name, owner=owner, team=team, marks=marks)
+        commit.open_account(account)
+        return True
+    if wallet.is_open and (wallet.team, wallet.marks) != (team, marks):
+        commit.change_account(msgspec.structs.replace(wallet, team=team, marks=marks))
+    return False
 
 
 def refill(commit: Commit, *, uid: str, amount: int, cap: int) -> int:
