@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
 from bidplane.api.lease import Phase
 from bidplane.core import leasenodes, notice, requeue
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
@@ -97,7 +97,7 @@ class LeaseController:
         if self._host[NODE].get(None, lease["spec"]["node"]) is None:
             await self._node_lost(plane, lease)
         elif mirror is not None and mirror["metadata"].get("deletionTimestamp"):
-            await self._release(plane, lease)
+            return await self._release(plane, lease, mirror)
         elif lease["status"]["phase"] == Phase.DRAINING:
             return await self._evict(plane, lease, lease["status"].get("reason", ""))
         return None
@@ -178,13 +178,19 @@ class LeaseController:
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, lease["metadata"]["namespace"])
 
-    async def _release(self, plane: PlaneCache, lease: Object) -> None:
+    async def _release(self, plane: PlaneCache, lease: Object, mirror: Object) -> float | None:
         """The mirror was deleted: end what runs, then give the devices back."""
         await self._release_gang(plane, lease)
-        await self._evict(plane, lease, "Released")
+        agent = self._host[AGENT].get(None, plane.name)
+        suspended = agent is not None and bool(agent["spec"].get("suspended"))
+        asked = parse_rfc3339(mirror["metadata"]["deletionTimestamp"])
+        reason = "Suspended" if suspended else "Released"
+        wait = await self._evict(plane, lease, reason, asked=asked)
+        if wait is not None:
+            return wait
         in_use = self._live_pods(plane, lease) or self._live_host_pods(lease)
         if in_use or is_deleted(lease):
-            return
+            return None
         name, namespace = lease["metadata"]["name"], lease["metadata"]["namespace"]
         # Asked of the host itself: given back, the devices may be sold at once, and a cache
         # may not have heard yet of a pod that was only just made.
@@ -192,6 +198,7 @@ class LeaseController:
         if not any(_uses_devices(pod) for pod in there.items):
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, namespace)
+        return None
 
     async def _release_gang(self, plane: PlaneCache, lease: Object) -> None:
         """A gang ends as it began, together: who lets go of one block lets go of all."""
@@ -204,12 +211,23 @@ class LeaseController:
                 with suppress(NotFound):
                     await plane.client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
 
-    async def _evict(self, plane: PlaneCache, lease: Object, reason: str) -> float | None:
-        """End what runs on the lease; seconds after which to look again, if a pod still saves."""
+    async def _evict(
+        self, plane: PlaneCache, lease: Object, reason: str, *, asked: float | None = None
+    ) -> float | None:
+        """
+        End what runs on the lease; seconds after which to look again, if a pod still saves.
+        `asked`: when its agent or its owner wanted that.
+        """
         waits: list[float] = []
         for pod in self._live_pods(plane, lease):
             if not is_deleted(pod):
-                wait = await self._give_notice(plane, lease, pod, reason)
+                told = lease
+                if asked is not None:
+                    until = rfc3339(asked + notice.RELEASE_SECONDS)
+                    told = notice.of_release(
+                        lease, pod, reason=reason, asked=rfc3339(asked), until=until
+                    )
+                wait = await self._give_notice(plane, told, pod, reason)
                 if wait > 0:
                     waits.append(wait)
                     continue

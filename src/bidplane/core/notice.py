@@ -22,14 +22,30 @@ _WHY = {
     "Moved": "this lease makes room for a larger block, and other GPUs are kept for its next bid",
     "Unfunded": "the wallet is empty",
     "BudgetSpent": "its budget is spent",
+    "Suspended": "its agent is suspended",
+    "Released": "the lease is given back",
 }
 # Of the notice, what is kept for the shutdown if the checkpoint takes all it can get.
 _SHUTDOWN_PART = 3
+# What a pod with a checkpoint command has when its own agent, or its owner, ends its lease.
+RELEASE_SECONDS = 30.0
 
 
 def is_given(lease: Object) -> bool:
     status = lease.get("status") or {}
     return status.get("phase") == Phase.DRAINING and bool(status.get("reclaimAt"))
+
+
+def of_release(lease: Object, pod: Object, *, reason: str, asked: str, until: str) -> Object:
+    """
+    The lease, as if notice had been given when its end was asked for: to a pod that would save
+    something. To any other, the lease as it is.
+    """
+    notes = pod["metadata"].get("annotations") or {}
+    if is_given(lease) or not notes.get(labels.CHECKPOINT_COMMAND):
+        return lease
+    said = {"phase": Phase.DRAINING, "reason": reason, "noticeAt": asked, "reclaimAt": until}
+    return {**lease, "status": {**lease["status"], **said}}
 
 
 def annotation(lease: Object) -> str:
