@@ -19,6 +19,12 @@ def pod(spec=None, **container):
          "spec.initContainers[0].securityContext.privileged"),
         (pod(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}}), "SYS_ADMIN"),
         (pod(ports=[{"containerPort": 80, "hostPort": 80}]), "hostPort"),
+        (pod({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}), "seccompProfile"),
+        (pod(securityContext={"appArmorProfile": {"type": "Unconfined"}}), "appArmorProfile"),
+        (pod(securityContext={"seLinuxOptions": {"type": "spc_t"}}), "seLinuxOptions"),
+        (pod({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
+         "kernel.msgmax"),
+        (pod({"securityContext": {"windowsOptions": {"hostProcess": True}}}), "windowsOptions"),
     ],
 )  # fmt: skip
 def test_reaching_out_is_refused_by_field_with_the_remedy(asked, field):

@@ -14,6 +14,16 @@ _HARMLESS = frozenset(
     {"AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD",
      "NET_BIND_SERVICE", "SETFCAP", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT"}
 )  # fmt: skip  # Kubernetes' own baseline
+# Kubernetes' own baseline again: what changes nothing outside of the pod.
+_SAFE_SYSCTLS = frozenset(
+    {"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range",
+     "net.ipv4.ip_unprivileged_port_start", "net.ipv4.tcp_syncookies",
+     "net.ipv4.ping_group_range", "net.ipv4.ip_local_reserved_ports",
+     "net.ipv4.tcp_keepalive_time", "net.ipv4.tcp_fin_timeout",
+     "net.ipv4.tcp_keepalive_intvl", "net.ipv4.tcp_keepalive_probes",
+     "net.ipv4.tcp_rmem", "net.ipv4.tcp_wmem"}
+)  # fmt: skip
+_SELINUX_TYPES = ("", "container_t", "container_init_t", "container_kvm_t", "container_engine_t")
 _REMEDY = "only pods of trusted agents may (the owner sets spec.trusted of the Agent)"
 
 
@@ -30,6 +40,14 @@ def _found(spec: Object) -> Iterator[tuple[str, str]]:
     ):
         if spec.get(field):
             yield f"spec.{field}", f"it asks for {what}"
+    security = spec.get("securityContext") or {}
+    yield from _unconfined("spec", security)
+    for index, one in enumerate(security.get("sysctls") or ()):
+        if one.get("name") not in _SAFE_SYSCTLS:
+            yield (
+                f"spec.securityContext.sysctls[{index}]",
+                f"it sets the kernel's {one.get('name')}",
+            )
     for index, volume in enumerate(spec.get("volumes") or ()):
         if volume.get("hostPath") is not None:
             path = volume["hostPath"].get("path", "")
@@ -41,6 +59,7 @@ def _found(spec: Object) -> Iterator[tuple[str, str]]:
 
 def _container(field: str, container: Object) -> Iterator[tuple[str, str]]:
     security = container.get("securityContext") or {}
+    yield from _unconfined(field, security)
     if security.get("privileged"):
         yield f"{field}.securityContext.privileged", "it asks for all rights on the machine"
     for added in (security.get("capabilities") or {}).get("add") or ():
@@ -54,3 +73,15 @@ def _container(field: str, container: Object) -> Iterator[tuple[str, str]]:
                 f"{field}.ports[{at}].hostPort",
                 f"it asks for the machine's port {port['hostPort']}",
             )
+
+
+def _unconfined(field: str, security: Object) -> Iterator[tuple[str, str]]:
+    """What takes away what a container engine puts around every container."""
+    for profile, what in (("seccompProfile", "system calls"), ("appArmorProfile", "AppArmor")):
+        if (security.get(profile) or {}).get("type") == "Unconfined":
+            yield f"{field}.securityContext.{profile}", f"it asks for no limits by {what}"
+    if (security.get("windowsOptions") or {}).get("hostProcess"):
+        yield f"{field}.securityContext.windowsOptions", "it asks to be a process of the machine"
+    linux = security.get("seLinuxOptions") or {}
+    if linux.get("type", "") not in _SELINUX_TYPES or linux.get("user") or linux.get("role"):
+        yield f"{field}.securityContext.seLinuxOptions", "it asks for another SELinux context"
