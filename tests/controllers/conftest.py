@@ -39,6 +39,7 @@ class Site:
             clock=self.clock,
             tokens=Tokens(b"t" * 32),
             crds=crds_for,
+            ca="the certificate",
             admit=admit,
             durable=False,
             inline=True,

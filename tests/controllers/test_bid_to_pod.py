@@ -149,48 +149,6 @@ def test_only_a_lease_that_waits_for_it_is_claimed(stories):
     stories(story)
 
 
-def test_what_a_pod_names_is_there_before_it_and_goes_with_its_lease(stories):
-    async def story(site):
-        config = {"metadata": {"name": "settings"}, "data": {"a": "1", "b": "2"}}
-        await site.plane.create(CONFIG_MAP, config, "default")
-        volume = {"name": "v", "configMap": {"name": "settings"}}
-        await site.running(volumes=[volume])
-        (copy,) = await ours(site)
-        assert copy["data"] == {"a": "1", "b": "2"}
-        assert [o["name"] for o in copy["metadata"]["ownerReferences"]] == ["lease-1"]
-        await site.run_host_pod("Succeeded")
-        await site.end_lease()
-        await site.settle()
-        assert await ours(site) == []
-
-    stories(story)
-
-
-async def ours(site):
-    found = await site.all(site.host, CONFIG_MAP)
-    return [obj for obj in found if obj["metadata"]["namespace"] == SPACE]
-
-
-def test_a_copy_is_shared_by_leases_and_follows_its_original(stories):
-    async def story(site):
-        config = {"metadata": {"name": "settings"}, "data": {"a": "1", "secret": "2"}}
-        await site.plane.create(CONFIG_MAP, config, "default")
-        volume = {"name": "v", "configMap": {"name": "settings"}}
-        await site.running(volumes=[volume])
-        await site.plane.patch(CONFIG_MAP, "settings", {"data": {"secret": None}}, "default")
-        await site.create_pod("second", volumes=[volume])
-        bids = await site.all(site.host, BID)
-        second = [bid for bid in bids if bid["metadata"]["name"].startswith("second")]
-        await site.win(second[0], name="lease-2")
-        await site.settle()
-        (copy,) = await ours(site)
-        assert copy["data"] == {"a": "1"}, "what was taken out of the original is gone"
-        owners = [o["name"] for o in copy["metadata"]["ownerReferences"]]
-        assert owners == ["lease-1", "lease-2"]
-
-    stories(story)
-
-
 @pytest.mark.parametrize("optional", [True, False])
 def test_a_missing_config_stops_a_pod_unless_it_is_optional(stories, optional):
     async def story(site):

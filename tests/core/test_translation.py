@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from bidplane.api import labels
 from bidplane.api.kinds import CONFIG_MAP, SECRET
 from bidplane.core import translation
-from bidplane.core.translation import Reference, host_name
+from bidplane.core.hostpods import host_pod
+from bidplane.core.references import Reference, references, token_wishes
+from bidplane.core.translation import host_name, tokens_name
 from bidplane.wire.names import label_problems
 
 GPU = labels.GPU_RESOURCE
@@ -80,7 +82,7 @@ def test_the_user_cannot_claim_to_be_another():
         ownerReferences=[{"uid": "z"}],
         finalizers=["mine"],
     )
-    copy = translation.host_pod("a", forged, LEASE)
+    copy = host_pod("a", forged, LEASE)
     assert copy["metadata"]["labels"] == {
         "app": "x",
         labels.AGENT: "a",
@@ -106,8 +108,9 @@ def test_the_host_pod_is_pinned_to_the_leases_node_and_devices():
             {"name": "side", "resources": {"requests": {"memory": "1Gi"}}},
         ],
     }
-    assert translation.host_pod("a", pod(spec), LEASE)["spec"] == {
+    assert host_pod("a", pod(spec), LEASE)["spec"] == {
         "nodeName": "h100-a",
+        "hostname": "train",
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "resourceClaims": [{"name": "gpus", "resourceClaimName": "lease-1"}],
@@ -139,20 +142,27 @@ def test_a_bid_keeps_its_terms():
     assert copy["metadata"]["name"] == host_name("default", "train")
 
 
-def test_a_config_copy_has_its_content_and_goes_with_the_lease():
+def test_a_config_copy_has_its_content_and_is_marked():
     secret = {
         "apiVersion": "v1",
         "kind": "Secret",
         "type": "Opaque",
         "data": {"key": "dg=="},
         "immutable": True,
-        "metadata": {"name": "s", "namespace": "default", "uid": "s1", "managedFields": []},
+        "metadata": {
+            "name": "s",
+            "namespace": "default",
+            "uid": "s1",
+            "managedFields": [],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "dg=="},
+        },
     }
-    copy = translation.host_config("a", secret, LEASE)
+    copy = translation.host_config("a", secret)
     metadata = copy.pop("metadata")
     assert copy == {key: secret[key] for key in ("apiVersion", "kind", "type", "data", "immutable")}
-    assert [owner["uid"] for owner in metadata["ownerReferences"]] == ["l1"]
+    assert metadata["labels"] == {labels.AGENT: "a", labels.COPY: "true"}
     assert metadata["name"] == host_name("default", "s")
+    assert "dg==" not in str(metadata), "its content is there once"
 
 
 def test_what_a_pod_names_is_found_once_and_in_order():
@@ -187,7 +197,7 @@ def test_what_a_pod_names_is_found_once_and_in_order():
         ],
         "imagePullSecrets": [{"name": "nine"}],
     }
-    assert [(one.kind, one.name) for one in translation.references(pod(spec))] == [
+    assert [(one.kind, one.name) for one in references(pod(spec))] == [
         (CONFIG_MAP, "one"),
         (SECRET, "two"),
         (CONFIG_MAP, "three"),
@@ -217,12 +227,12 @@ def test_what_a_pod_names_is_found_once_and_in_order():
     ],
 )
 def test_a_pod_may_do_without_what_it_calls_optional(spec, required):
-    assert translation.references(pod(spec)) == [Reference(CONFIG_MAP, "x", required)]
+    assert references(pod(spec)) == [Reference(CONFIG_MAP, "x", required)]
 
 
 def test_a_pod_starts_without_its_pull_secrets_as_on_a_kubelet():
     spec = {"imagePullSecrets": [{"name": "x"}]}
-    assert translation.references(pod(spec)) == [Reference(SECRET, "x", required=False)]
+    assert references(pod(spec)) == [Reference(SECRET, "x", required=False)]
 
 
 simple = st.sampled_from(["one", "two", "three.four", ""])
@@ -317,15 +327,15 @@ def test_references_and_the_host_pod_agree(spec, namespace):
     """Every config the host pod names is the copy of one that `references` found, and all are."""
     plane_pod = pod(spec, namespace=namespace)
     before = msgspec.json.encode(plane_pod)
-    found = translation.references(plane_pod)
-    copy = translation.host_pod("a", plane_pod, LEASE)
+    found = references(plane_pod)
+    copy = host_pod("a", plane_pod, LEASE)
     assert {host_name(namespace, one.name) for one in found} == named_anywhere(copy["spec"])
     assert msgspec.json.encode(plane_pod) == before, "a cached object was changed"
 
 
 @given(specs)
 def test_nothing_of_the_gpu_resource_is_left(spec):
-    copy = translation.host_pod("a", pod(spec), LEASE)
+    copy = host_pod("a", pod(spec), LEASE)
     assert GPU not in msgspec.json.encode(copy["spec"]).decode()
     asked = [
         GPU in (c.get("resources", {}).get(field) or {})
@@ -341,10 +351,91 @@ def test_nothing_of_the_gpu_resource_is_left(spec):
     assert any(asked) == ([{"name": "gpus"}] in claims)
 
 
-def test_a_pods_way_to_its_own_api_is_named_for_who_runs_it_only():
-    sources = [{"configMap": {"name": "kube-root-ca.crt"}}]
+def test_a_pods_way_to_its_own_api_is_carried():
+    token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}
+    other = {"serviceAccountToken": {"path": "vault", "audience": "vault"}}
+    where = {"fieldRef": {"fieldPath": "metadata.namespace"}, "path": "namespace"}
+    sources = [
+        token,
+        other,
+        {"configMap": {"name": "kube-root-ca.crt"}},
+        {"downwardAPI": {"items": [where]}},
+    ]
     volume = {"name": "kube-api-access-x7k2p", "projected": {"sources": sources}}
-    found = {"spec": {"containers": [], "volumes": [volume]}}
-    assert translation.references(found) == []
-    (only,) = translation.references(found, access=True)
-    assert (only.kind.kind, only.name) == ("ConfigMap", "kube-root-ca.crt")
+    mount = {"name": "kube-api-access-x7k2p", "mountPath": "/var/run/secrets"}
+    main = {"name": "main", "volumeMounts": [mount]}
+    spec = {"containers": [main], "volumes": [volume], "serviceAccountName": "robot"}
+    found = pod(spec)
+    first, second = token_wishes(found)
+    copy = host_pod("a", found, LEASE, api="https://10.0.0.1:6443/planes/a")["spec"]
+    tokens = tokens_name("default", "robot")
+    assert copy["volumes"][0]["projected"]["sources"] == [
+        {"secret": {"name": tokens, "items": [{"key": first.key, "path": "token"}]}},
+        {"secret": {"name": tokens, "items": [{"key": second.key, "path": "vault"}]}},
+        {"configMap": {"name": host_name("default", "kube-root-ca.crt")}},
+        {
+            "downwardAPI": {
+                "items": [
+                    {
+                        "path": "namespace",
+                        "fieldRef": {
+                            "fieldPath": "metadata.annotations['bidplane.dev/plane-namespace']"
+                        },
+                    }
+                ]
+            }
+        },
+    ]
+    (container,) = copy["containers"]
+    assert container["volumeMounts"] == [mount]
+    assert {e["name"]: e["value"] for e in container["env"]} == {
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "KUBERNETES_SERVICE_PORT": "6443",
+        "KUBERNETES_SERVICE_PORT_HTTPS": "6443",
+    }
+    assert first.key != second.key
+    held = translation.host_tokens("a", "default", "robot", {first.key: "t"})
+    assert held["data"] == {first.key: "dA=="}
+    assert held["metadata"]["name"] == tokens
+
+
+def test_a_pod_reads_of_itself_what_its_plane_knows():
+    paths = ("metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "status.podIP")
+    env = [{"name": p, "valueFrom": {"fieldRef": {"fieldPath": p}}} for p in paths]
+    said = {"name": "KUBERNETES_SERVICE_HOST", "value": "mine"}
+    spec = {"nodeName": "lease-1", "containers": [{"name": "main", "env": [*env, said]}]}
+    copy = host_pod("a", pod(spec), LEASE, api="https://h:1/planes/a")["spec"]
+    found = {one["name"]: one for one in copy["containers"][0]["env"]}
+    assert [found[path].get("value") for path in paths] == [
+        "train", "default", "u1", "lease-1", None,
+    ]  # fmt: skip
+    assert found["status.podIP"]["valueFrom"], "the node knows"
+    assert found["KUBERNETES_SERVICE_HOST"]["value"] == "mine", "what its author says stays"
+
+
+def test_claims_of_the_plane_are_called_as_on_the_host_and_others_by_their_name():
+    volumes = [
+        {"name": name, "persistentVolumeClaim": {"claimName": name, "readOnly": True}}
+        for name in ("mine", "models")
+    ]
+    spec = {"containers": [{"name": "main"}], "volumes": volumes}
+    copy = host_pod("a", pod(spec), LEASE, volume_claims=["mine"])["spec"]
+    mine, models = (volume["persistentVolumeClaim"] for volume in copy["volumes"])
+    assert mine == {"claimName": host_name("default", "mine"), "readOnly": True}
+    assert models["claimName"] == "models"
+
+
+def test_a_claim_may_not_choose_its_volume():
+    wish = {"resources": {"requests": {"storage": "1Gi"}}, "accessModes": ["ReadWriteOnce"]}
+    reach = {"volumeName": "of-another", "dataSource": {"kind": "x", "name": "y"}, "selector": {}}
+    claim = {**pod(), "spec": {**wish, **reach, "storageClassName": "fast"}}
+    assert translation.host_volume_claim("a", claim)["spec"] == {
+        **wish,
+        "storageClassName": "fast",
+    }
+
+
+@given(words, words, names)
+def test_an_accounts_tokens_have_a_name_of_their_own(namespace, account, name):
+    assert not label_problems(tokens_name(namespace, account))
+    assert tokens_name(namespace, account) != host_name(namespace, name)

@@ -20,6 +20,7 @@ from bidplane.api.kinds import (
     AGENT,
     BID,
     CONFIG_MAP,
+    DEPLOYMENT,
     EVENT,
     GPU_LEASE,
     JOB,
@@ -282,7 +283,7 @@ def test_two_agents_with_the_same_names_never_meet(tmp_path: Path) -> None:
             (secret,) = [
                 s
                 for s in (await stage.host.list(SECRET, host_namespace(agent))).items
-                if s["type"] == "Opaque"
+                if labels.PLANE_NAME in (s["metadata"].get("annotations") or {})
             ]
             assert secret["data"]["OF"] != ""
             (there,) = (await stage.host.list(POD, host_namespace(agent))).items
@@ -408,6 +409,56 @@ def test_a_host_node_dies_and_its_work_goes_on_elsewhere(tmp_path: Path) -> None
     play(tmp_path, two, story)
 
 
+def test_a_pod_whose_host_pod_vanishes_says_so_and_is_replaced(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.agent("trainer")
+        one = pod("x", seconds=300)
+        template = {
+            "metadata": {
+                "labels": {"app": "serve"},
+                "annotations": one["metadata"]["annotations"],
+            },
+            "spec": {**one["spec"], "restartPolicy": "Always"},
+        }
+        selector = {"matchLabels": {"app": "serve"}}
+        deployment = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "serve"},
+            "spec": {"replicas": 1, "selector": selector, "template": template},
+        }
+        await stage.apply("trainer", deployment, DEPLOYMENT)
+        client = stage.world.client("trainer")
+
+        async def running() -> list[Any]:
+            found = (await client.list(POD)).items
+            return [p for p in found if (p.get("status") or {}).get("phase") == "Running"]
+
+        async def one_runs() -> bool:
+            return len(await running()) == 1
+
+        await stage.world.until(one_runs, within=60)
+        (first,) = await running()
+        (there,) = (await stage.host.list(POD)).items
+        await stage.host.delete(
+            POD, there["metadata"]["name"], there["metadata"]["namespace"], grace_seconds=0
+        )
+
+        async def another_runs() -> bool:
+            return [p["metadata"]["uid"] != first["metadata"]["uid"] for p in await running()] == [
+                True
+            ]
+
+        await stage.world.until(another_runs, within=60)
+        lost = await stage.pod("trainer", first["metadata"]["name"])
+        assert lost is not None
+        assert (lost["status"]["phase"], lost["status"]["reason"]) == ("Failed", "HostPodLost")
+        # One lease is in use: what the lost one had was given back.
+        assert len((await stage.host.list(GPU_LEASE)).items) == 1
+
+    play(tmp_path, TWO, story)
+
+
 def test_a_suspended_agent_keeps_everything_and_spends_nothing(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.agent("trainer")
@@ -420,9 +471,10 @@ def test_a_suspended_agent_keeps_everything_and_spends_nothing(tmp_path: Path) -
             "spec": {"gpus": 2, "maxPrice": "0.50"},
         }
         await stage.apply("trainer", by_hand, BID)
-        await asyncio.sleep(5)
+        await asyncio.sleep(30)
         await stage.host.patch(AGENT, "trainer", {"spec": {"suspended": True}})
         waits = await stage.until_reason("trainer", "train", "AgentSuspended")
+        assert {"Suspended", "Checkpointed"} <= await stage.reasons("trainer")
         assert not (await stage.host.list(GPU_LEASE)).items
         assert not (await stage.host.list(BID)).items
         assert (await stage.host.get(AGENT, "trainer"))["status"]["phase"] == "Suspended"
@@ -435,7 +487,10 @@ def test_a_suspended_agent_keeps_everything_and_spends_nothing(tmp_path: Path) -
 
         await stage.world.client("trainer").delete(BID, "mine", "default")
         await stage.host.patch(AGENT, "trainer", {"spec": {"suspended": False}})
+        await stage.until("trainer", "train", "Running")
+        resumed = stage.now
         await stage.until("trainer", "train", "Succeeded")
+        assert stage.now - resumed < 35, "of the sixty seconds thirty were saved"
 
     play(tmp_path, TWO, story)
 

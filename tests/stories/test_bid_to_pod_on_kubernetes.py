@@ -58,7 +58,12 @@ async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, P
         with suppress(AlreadyExists):
             await host.create(CRD, crd)
     planes = Planes(
-        folder / "planes", clock=clock, tokens=tokens, crds=lambda plane: all_crds(), admit=admit
+        folder / "planes",
+        clock=clock,
+        tokens=tokens,
+        crds=lambda plane: all_crds(),
+        admit=admit,
+        ca="the certificate",
     )
     ledger = Ledger.open(folder / "ledger.db")
     await offer(host, FLEET)

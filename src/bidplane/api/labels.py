@@ -55,6 +55,8 @@ AGENT = "bidplane.dev/agent"
 PLANE_NAMESPACE = "bidplane.dev/plane-namespace"
 PLANE_NAME = "bidplane.dev/plane-name"
 PLANE_UID = "bidplane.dev/plane-uid"
+COPY = "bidplane.dev/copy"  # of what a plane's pods name: it goes when nobody names it
+HOSTS = "bidplane.dev/hosts"  # lines for /etc/hosts: the names its plane has for addresses
 
 # In an agent's plane.
 EIGHTHS_RESOURCE = "bidplane.dev/gpu-eighths"  # of a node that is a fraction of a GPU

@@ -12,6 +12,7 @@ import socket
 import ssl
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 import uvloop
@@ -129,6 +130,7 @@ def node(
         volumes=mounts.load(volumes) if volumes is not None else mounts.Declared(),
         trusted=trusted or (),
         api=_api(client),
+        server=_server(client),
     )
     kubelet = _kubelet(chosen, settings.state, address, port, where, client_ca, pair)
     declared = _declared(fleet, chosen)
@@ -250,6 +252,11 @@ def _api(client: HttpClient) -> tuple[str, str] | None:
     """For programs in pods: where the API is, if a host and a port can say it."""
     found = re.fullmatch(r"https://([^/:]+)(?::(\d+))?", client.url)
     return (found[1], found[2] or "443") if found else None
+
+
+def _server(client: HttpClient) -> tuple[str, int] | None:
+    address = urlsplit(client.url)
+    return (address.hostname, address.port or 443) if address.hostname else None
 
 
 def _state(given: Path | None, name: str, *, passable: bool = True) -> Path:

@@ -16,16 +16,21 @@ from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import (
     AGENT,
     BID,
+    CONFIG_MAP,
+    ENDPOINT_SLICE,
     EVENT,
     GPU_LEASE,
     POD,
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
+    SERVICE,
+    VOLUME_CLAIM,
     Kind,
 )
 from bidplane.api.lease import Phase
 from bidplane.controllers.claiming import claim, tell_up
-from bidplane.core import claiming, parts, translation
+from bidplane.controllers.copies import LOOK_SECONDS, Copies, Missing, claims_here
+from bidplane.core import claiming, hostpods, naming, parts, translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.core.translation import lease_label
 from bidplane.errors import AlreadyExists, NotFound
@@ -45,18 +50,36 @@ class SyncerController:
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-syncer", clock=clock)
+        self._copies = Copies(host.client, clock=clock)
         self._by_lease = Index(host[POD], lease_label)
         self.controller: Controller[Key] = Controller("syncer", self.reconcile, workers=WORKERS)
         for kind in (BID, POD):
             planes.on_change(kind, self._plane_handler(kind))
             host[kind].on_change(self._host_handler(kind))
+        for kind in (POD, VOLUME_CLAIM):
+            planes.on_change(kind, self._may_be_named)
+        for kind in (SERVICE, ENDPOINT_SLICE):
+            planes.on_change(kind, self._names_changed)
         host[EVENT].on_change(self._event_happened)
         host[GPU_LEASE].on_change(self._lease_changed)
         host[AGENT].on_change(self._agent_changed)
         planes.on_open(self._opened)
 
+    def _may_be_named(self, plane: str, event: EventType, obj: Object) -> None:
+        self.controller.add_after(_copies_of(plane), LOOK_SECONDS)
+
+    def _names_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        """Pods of its namespace know other pods by what it says."""
+        cache = self._planes.awake(plane)
+        namespace = obj["metadata"]["namespace"]
+        for pod in cache[POD].in_namespace(namespace) if cache is not None else ():
+            if pod["spec"].get("nodeName"):
+                self.controller.add((plane, POD, namespace, pod["metadata"]["name"]))
+
     def _agent_changed(self, event: EventType, agent: Object) -> None:
         """Its bids stand, or not, as it is suspended."""
+        if event == "DELETED":
+            self._copies.forget(agent["metadata"]["name"])
         plane = self._planes.awake(agent["metadata"]["name"])
         for bid in plane[BID].items() if plane is not None else ():
             metadata = bid["metadata"]
@@ -119,6 +142,10 @@ class SyncerController:
         if kind == EVENT:
             await self._sync_event(namespace, name)
             return None
+        if kind == CONFIG_MAP:
+            # In a plane that sleeps nothing changes.
+            awake = self._planes.awake(agent)
+            return await self._copies.look(awake) if awake is not None else None
         plane = self._planes.get(agent)
         if plane is None:
             return None
@@ -192,53 +219,22 @@ class SyncerController:
             # go of unclaimed may be sold to somebody else.
             await self._claim(lease, pod)
             return
-        await self._copy_references(plane, pod, lease)
+        try:
+            await self._copies.ensure(plane, pod)
+        except Missing as missing:
+            words = f"{missing}: create it, or take it out of the pod"
+            await self._recorder.record(plane.client, pod, "FailedMount", words, type="Warning")
+            raise
         claim = await self._ensure_claim(plane, lease, pod)
-        wanted = translation.host_pod(plane.name, pod, lease, claim)
+        wanted = hostpods.host_pod(
+            plane.name,
+            pod,
+            lease,
+            claim,
+            volume_claims=claims_here(plane, pod),
+            api=self._address(plane.name),
+        )
         await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
-
-    async def _copy_references(self, plane: PlaneCache, pod: Object, lease: Object) -> None:
-        for reference in translation.references(pod):
-            kind, name = reference.kind, reference.name
-            try:
-                original = await plane.client.get(kind, name, pod["metadata"]["namespace"])
-            except NotFound:
-                if not reference.required:
-                    continue
-                await self._recorder.record(
-                    plane.client,
-                    pod,
-                    "FailedMount",
-                    f'{kind.kind.lower()} "{name}" not found: create it, or take it out of the pod',
-                    type="Warning",
-                )
-                raise
-            wanted = translation.host_config(plane.name, original, lease)
-            try:
-                await self._host.client.create(kind, wanted, wanted["metadata"]["namespace"])
-            except AlreadyExists:
-                await self._share_copy(kind, wanted)
-
-    async def _share_copy(self, kind: Kind, wanted: dict[str, Any]) -> None:
-        """A copy goes with the last lease whose pod names it."""
-        metadata = wanted["metadata"]
-        known = await self._host.client.get(kind, metadata["name"], metadata["namespace"])
-        owner = metadata["ownerReferences"][0]
-        others = [
-            other
-            for other in known["metadata"].get("ownerReferences") or ()
-            if other["uid"] != owner["uid"]
-        ]
-        # The whole object: a key that its author took out must go here too.
-        fresh = {
-            **wanted,
-            "metadata": {
-                **metadata,
-                "ownerReferences": [*others, owner],
-                "resourceVersion": known["metadata"]["resourceVersion"],
-            },
-        }
-        await self._host.client.replace(kind, fresh)
 
     async def _ensure_claim(self, plane: PlaneCache, lease: Object, pod: Object) -> str:
         """The claim on the host for what the pod has of the lease; its name."""
@@ -287,6 +283,10 @@ class SyncerController:
             now=self._clock.now(),
         )
 
+    def _address(self, agent: str) -> str:
+        known = self._host[AGENT].get(None, agent)
+        return str(((known or {}).get("status") or {}).get("plane", ""))
+
     def _lease(self, plane: PlaneCache, pod: Object) -> Object | None:
         return self._host[GPU_LEASE].get(host_namespace(plane.name), pod["spec"]["nodeName"])
 
@@ -294,6 +294,15 @@ class SyncerController:
         """Labels and annotations go to the host, where a downward API volume shows them."""
         wanted = translation.host_metadata(plane.name, pod)
         wanted["labels"][labels.LEASE] = pod["spec"].get("nodeName", "")
+        namespace = pod["metadata"]["namespace"]
+        known = naming.hosts(
+            namespace,
+            plane[SERVICE].in_namespace(namespace),
+            plane[ENDPOINT_SLICE].in_namespace(namespace),
+        )
+        wanted["annotations"].pop(labels.HOSTS, None)
+        if known:
+            wanted["annotations"][labels.HOSTS] = known
         changes = translation.changed_marks(wanted, copy, keep=labels.OF_THE_NODE)
         metadata = copy["metadata"]
         if changes:
@@ -409,6 +418,11 @@ class SyncerController:
 def _is_ready(pod: Object) -> bool:
     conditions = pod["status"].get("conditions") or ()
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _copies_of(agent: str) -> Key:
+    """Not one object: all that an agent's pods name."""
+    return (agent, CONFIG_MAP, "", "")
 
 
 def _is_copy_of(copy: Object, original: Object | None) -> bool:

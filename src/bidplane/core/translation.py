@@ -8,16 +8,15 @@ because a hash of the pair ends each of them.
 
 from __future__ import annotations
 
+import base64
 import functools
 import hashlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Mapping
 from typing import Any
-
-import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import CONFIG_MAP, SECRET, Kind, Object
+from bidplane.api.kinds import Object
 from bidplane.core.parts import shown_name
 
 _LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
@@ -30,6 +29,13 @@ def host_name(namespace: str, name: str) -> str:
     """`("default", "train")` → `train-x-default-466e40ae9f8e`."""
     digest = hashlib.sha256(f"{namespace}/{name}".encode()).hexdigest()[:_HASH_DIGITS]
     readable = f"{name}-x-{namespace}".replace(".", "-")
+    return f"{readable[: _LONGEST_NAME - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def tokens_name(namespace: str, account: str) -> str:
+    """Of the Secret with an account's tokens: a name no copy can have, as no name has a slash."""
+    digest = hashlib.sha256(f"{namespace}/{account}/tokens".encode()).hexdigest()[:_HASH_DIGITS]
+    readable = f"{account}-tokens-x-{namespace}".replace(".", "-")
     return f"{readable[: _LONGEST_NAME - _HASH_DIGITS - 1].rstrip('-')}-{digest}"
 
 
@@ -93,15 +99,60 @@ def host_bid(agent: str, bid: Object) -> dict[str, Any]:
     }
 
 
-def host_config(agent: str, obj: Object, lease: Object) -> dict[str, Any]:
-    """A ConfigMap or Secret that a pod on `lease` names: it goes when the lease goes."""
+def host_config(agent: str, obj: Object) -> dict[str, Any]:
+    """A ConfigMap or Secret that a pod names."""
     content = {
         key: value
         for key, value in obj.items()
         if key in ("apiVersion", "kind", "data", "binaryData", "immutable", "type")
     }
+    return {**content, "metadata": _copied(agent, obj)}
+
+
+def host_volume_claim(agent: str, obj: Object) -> dict[str, Any]:
+    """
+    A PersistentVolumeClaim that a pod names. Which volume it gets is the host's to say: one
+    that names a volume, or another claim to begin from, could name somebody else's.
+    """
+    spec = obj["spec"]
+    kept = ("accessModes", "resources", "storageClassName", "volumeMode")
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _copied(agent, obj),
+        "spec": {key: spec[key] for key in kept if spec.get(key) is not None},
+    }
+
+
+def host_tokens(
+    agent: str, namespace: str, account: str, tokens: Mapping[str, str]
+) -> dict[str, Any]:
+    """What a plane's pods of one account show their own plane's API, by what they asked for."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {
+            "name": tokens_name(namespace, account),
+            "namespace": host_namespace(agent),
+            "labels": {labels.AGENT: agent, labels.COPY: "true"},
+        },
+        "data": {key: base64.b64encode(token.encode()).decode() for key, token in tokens.items()},
+    }
+
+
+def _copied(agent: str, obj: Object) -> dict[str, Any]:
+    """
+    As `host_metadata`, and marked as a copy. The author's annotations stay behind: of what
+    `kubectl apply` made, one of them is all of the object once more.
+    """
     metadata = host_metadata(agent, obj)
-    return {**content, "metadata": {**metadata, "ownerReferences": [owned_by(lease)]}}
+    ours = (labels.PLANE_NAMESPACE, labels.PLANE_NAME, labels.PLANE_UID)
+    return {
+        **metadata,
+        "labels": {**metadata["labels"], labels.COPY: "true"},
+        "annotations": {key: metadata["annotations"][key] for key in ours},
+    }
 
 
 def owned_by(lease: Object) -> dict[str, Any]:
@@ -111,57 +162,6 @@ def owned_by(lease: Object) -> dict[str, Any]:
         "name": lease["metadata"]["name"],
         "uid": lease["metadata"]["uid"],
     }
-
-
-def host_pod(agent: str, pod: Object, lease: Object, claim: str = "") -> dict[str, Any]:
-    """
-    The pod as the host runs it: on the lease's node, with the lease's devices claimed; or with
-    those of `claim`, where the pod's own claims have only some of them.
-    """
-    namespace = pod["metadata"]["namespace"]
-    spec = {
-        key: value
-        for key, value in pod["spec"].items()
-        # The plane's service accounts, scheduler and priorities mean nothing on the host.
-        if key
-        not in (
-            "nodeName",
-            "nodeSelector",
-            "affinity",
-            "tolerations",
-            "schedulerName",
-            "serviceAccount",
-            "serviceAccountName",
-            "priority",
-            "priorityClassName",
-            "preemptionPolicy",
-        )
-    }
-    for field in ("containers", "initContainers"):
-        if spec.get(field):
-            spec[field] = [_host_container(namespace, container) for container in spec[field]]
-    if {labels.GPU_FRACTION, labels.GPU_MEMORY} & set(pod["metadata"].get("annotations") or {}):
-        # An annotation is the pod's, not a container's: as in KAI, the first one has the GPU.
-        first, *others = spec["containers"]
-        resources = {**first["resources"], "claims": [{"name": "gpus"}]}
-        spec["containers"] = [{**first, "resources": resources}, *others]
-    if spec.get("volumes"):
-        spec["volumes"] = [
-            _host_volume(namespace, volume) for volume in spec["volumes"] if not _is_access(volume)
-        ]
-    if spec.get("imagePullSecrets"):
-        spec["imagePullSecrets"] = [
-            {"name": host_name(namespace, secret["name"])}
-            for secret in spec["imagePullSecrets"]
-            if secret.get("name")
-        ]
-    spec["nodeName"] = lease["spec"]["node"]
-    spec["automountServiceAccountToken"] = False
-    name = claim or lease["metadata"]["name"]
-    spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
-    metadata = host_metadata(agent, pod)
-    metadata["labels"][labels.LEASE] = lease["metadata"]["name"]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def some_of(lease: Object, devices: Collection[str]) -> Object:
@@ -220,124 +220,3 @@ def host_claim(agent: str, lease: Object, name: str = "") -> tuple[dict[str, Any
         }
     }
     return claim, status
-
-
-class Reference(msgspec.Struct, frozen=True):
-    """A ConfigMap or Secret that a pod names."""
-
-    kind: Kind
-    name: str
-    required: bool = True  # the pod cannot start without it
-
-
-def references(pod: Object, *, access: bool = False) -> list[Reference]:
-    """
-    What a pod names, each once, in the order they appear.
-
-    With `access` also what its way to its own API is made of: for whoever runs it, not for
-    whoever carries it to another.
-    """
-    found: dict[tuple[Kind, str], bool] = {}
-    for one in _references(pod["spec"], access):
-        if one.name:
-            found[one.kind, one.name] = found.get((one.kind, one.name), False) or one.required
-    return [Reference(kind, name, required) for (kind, name), required in found.items()]
-
-
-def _references(spec: Object, access: bool) -> Iterator[Reference]:
-    for field in ("initContainers", "containers"):
-        for container in spec.get(field) or ():
-            for source in container.get("envFrom") or ():
-                yield from _named(source, "configMapRef", "secretRef")
-            for variable in container.get("env") or ():
-                yield from _named(
-                    variable.get("valueFrom") or {}, "configMapKeyRef", "secretKeyRef"
-                )
-    for volume in (one for one in spec.get("volumes") or () if access or not _is_access(one)):
-        yield from _named(volume, "configMap", "secret")
-        for source in (volume.get("projected") or {}).get("sources") or ():
-            yield from _named(source, "configMap", "secret")
-    for secret in spec.get("imagePullSecrets") or ():
-        # An image may be public after all: a kubelet goes on without.
-        yield Reference(SECRET, secret.get("name") or "", required=False)
-
-
-def _named(source: Object, config_map: str, secret: str) -> Iterator[Reference]:
-    for kind, key in ((CONFIG_MAP, config_map), (SECRET, secret)):
-        named = source.get(key)
-        if named:
-            yield Reference(kind, named.get(_field(named)) or "", not named.get("optional"))
-
-
-def _field(named: Object) -> str:
-    """A volume calls a Secret's name `secretName`; everything else says `name`."""
-    return "secretName" if "secretName" in named else "name"
-
-
-# The token every pod gets is for its plane's API, and signed there: on the host it means nothing.
-_ACCESS = "kube-api-access-"
-
-
-def _is_access(volume: Object) -> bool:
-    return "projected" in volume and _is_access_name(volume)
-
-
-def _is_access_name(named: Object) -> bool:
-    return str(named.get("name", "")).startswith(_ACCESS)
-
-
-def _host_container(namespace: str, container: Object) -> dict[str, Any]:
-    resources = dict(container.get("resources") or {})
-    asked = bool(resources.get("claims"))
-    for field in ("limits", "requests"):
-        if resources.get(field):
-            asked |= any(map(_is_gpu, resources[field]))
-            resources[field] = {
-                key: value for key, value in resources[field].items() if not _is_gpu(key)
-            }
-    if asked:
-        resources["claims"] = [{"name": "gpus"}]
-    result = {**container, "resources": resources}
-    mounts = container.get("volumeMounts") or ()
-    if any(_is_access_name(mount) for mount in mounts):
-        result["volumeMounts"] = [mount for mount in mounts if not _is_access_name(mount)]
-    if container.get("env"):
-        result["env"] = [
-            {**variable, "valueFrom": _renamed(namespace, variable["valueFrom"])}
-            if variable.get("valueFrom")
-            else variable
-            for variable in container["env"]
-        ]
-    if container.get("envFrom"):
-        result["envFrom"] = [_renamed(namespace, source) for source in container["envFrom"]]
-    return result
-
-
-def _is_gpu(resource: str) -> bool:
-    return resource == labels.GPU_RESOURCE or resource.startswith(labels.MIG_PREFIX)
-
-
-def _host_volume(namespace: str, volume: Object) -> dict[str, Any]:
-    result = _renamed(namespace, volume)
-    if "projected" in volume:
-        sources = [_renamed(namespace, s) for s in volume["projected"].get("sources") or ()]
-        result["projected"] = {**volume["projected"], "sources": sources}
-    return result
-
-
-def _renamed(namespace: str, source: Object) -> dict[str, Any]:
-    """`source` with the ConfigMap or Secret it names called as on the host."""
-    result = dict(source)
-    for key in (
-        "configMap",
-        "configMapRef",
-        "configMapKeyRef",
-        "secret",
-        "secretRef",
-        "secretKeyRef",
-    ):
-        named = source.get(key)
-        if named and named.get(_field(named)):
-            field = _field(named)
-            result[key] = {**named, field: host_name(namespace, named[field])}
-    return result

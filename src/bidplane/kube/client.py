@@ -91,3 +91,7 @@ class Client(Protocol):
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         """Set a pending pod's node (the `binding` subresource)."""
         ...
+
+    async def request_token(self, namespace: str, account: str, request: Object) -> Object:
+        """A token of a ServiceAccount: a TokenRequest, answered."""
+        ...

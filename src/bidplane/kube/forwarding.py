@@ -65,3 +65,6 @@ class ForwardingClient:
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         await self._reach().bind(namespace, pod, node, uid=uid)
+
+    async def request_token(self, namespace: str, account: str, request: Object) -> Object:
+        return await self._reach().request_token(namespace, account, request)

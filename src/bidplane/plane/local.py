@@ -9,21 +9,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
-from bidplane.api.kinds import POD, Kind
+from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.kube.client import Listing, Object, WatchEvent
+from bidplane.plane import accounts
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs import bind, create, delete, get, update, watch
 from bidplane.plane.verbs import list as listing
 from bidplane.plane.verbs import patch as patching
+from bidplane.runtime.credentials import Tokens
 from bidplane.wire import status
 
 
 class LocalClient:
     """`find` gives the plane anew for each call, so a client outlives a restart of it."""
 
-    def __init__(self, find: Callable[[], Plane]) -> None:
+    def __init__(self, find: Callable[[], Plane], tokens: Tokens) -> None:
         self._find = find
+        self._tokens = tokens
 
     def _call(
         self, kind: Kind, namespace: str | None = None, name: str = "", subresource: str = ""
@@ -105,3 +108,7 @@ class LocalClient:
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         plane, call = self._call(POD, namespace, pod, "binding")
         await bind.bind(plane, call, {"metadata": {"uid": uid}, "target": {"name": node}})
+
+    async def request_token(self, namespace: str, account: str, request: Object) -> Object:
+        plane, call = self._call(SERVICE_ACCOUNT, namespace, account, "token")
+        return accounts.request(plane, self._tokens, call, dict(request))

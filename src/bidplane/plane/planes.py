@@ -276,7 +276,7 @@ class Planes:
         return plane
 
     def client(self, name: str) -> Client:
-        return LocalClient(lambda: self.plane(name))
+        return LocalClient(lambda: self.plane(name), self.tokens)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3: serves `/planes/NAME/…`."""

@@ -93,6 +93,7 @@ class World:
                     clock=self.clock,
                     tokens=self._tokens,
                     crds=crds_for,
+                    ca="a simulated installation's certificate",
                     admit=admit,
                     durable=False,
                     inline=True,

@@ -2,6 +2,7 @@
 The one public address: what is served where.
 
     /planes/NAME/…                    the agents' and the owner's Kubernetes APIs
+    /api, /apis, /version, …          the same, for pods: their token says which plane is theirs
     /exchange/v1/…                    prices, wallets, rounds: passed on to the exchange
     /bidplane/v1/agents/NAME/kubeconfig  a fresh credential (POST, owners)
     /bidplane/v1/planes/…             the life of planes (owners)
@@ -10,15 +11,27 @@ The one public address: what is served where.
 
 from __future__ import annotations
 
-from bidplane.web.asgi import App, Receive, Scope, Send, answer, answer_status
+from collections.abc import Callable
+
+from bidplane.web.asgi import App, Receive, Scope, Send, answer, answer_status, bearer
+
+_AT_THE_ROOT = frozenset({"api", "apis", "version", "openapi"})
 
 
 class WebApp:
     def __init__(
-        self, *, planes: App, exchange: App, credentials: App, life: App | None = None
+        self,
+        *,
+        planes: App,
+        exchange: App,
+        credentials: App,
+        life: App | None = None,
+        plane_of: Callable[[str], str | None] = lambda token: None,
     ) -> None:
         self._routes = {"planes": planes, "exchange": exchange, "bidplane": credentials}
+        self._planes = planes
         self._life = life
+        self._plane_of = plane_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,7 +43,12 @@ class WebApp:
         if self._life is not None and path.startswith("/bidplane/v1/planes"):
             await self._life(scope, receive, send)
             return
-        route = self._routes.get(path.lstrip("/").partition("/")[0])
+        first = path.lstrip("/").partition("/")[0]
+        if first in _AT_THE_ROOT and (plane := self._plane_of(bearer(scope))):
+            # Clients in a pod know a host and a port, and look there. The plane checks the token.
+            await self._planes(_below(f"/planes/{plane}", scope), receive, send)
+            return
+        route = self._routes.get(first)
         if route is None:
             await answer_status(
                 send,
@@ -40,3 +58,10 @@ class WebApp:
             )
             return
         await route(scope, receive, send)
+
+
+def _below(prefix: str, scope: Scope) -> Scope:
+    moved = {**scope, "path": prefix + scope["path"]}
+    if scope.get("raw_path") is not None:
+        moved["raw_path"] = prefix.encode() + scope["raw_path"]
+    return moved

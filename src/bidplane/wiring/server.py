@@ -26,7 +26,7 @@ from bidplane.plane import Planes
 from bidplane.plane.call import Admit
 from bidplane.runtime import limits
 from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.credentials import ACCOUNT_PREFIX, HOST_PLANE, InvalidToken, Tokens
 from bidplane.runtime.installation import Address, Installation
 from bidplane.runtime.serve import serve
 from bidplane.web.app import WebApp
@@ -50,10 +50,12 @@ def admission(agent: Callable[[str], Object | None]) -> Admit:
         plane: str, operation: str, kind: Kind, new: Object, old: Object | None
     ) -> list[str]:
         found = admit(plane, operation, kind, new, old)
-        if kind == POD and plane != HOST_PLANE and old is None:
+        if kind == POD and plane != HOST_PLANE:
             known = agent(plane)
             if known is not None and not known["spec"].get("trusted"):
-                found += hostreach.problems(new)
+                # What it has it may keep: its agent may have been trusted when it was made.
+                had = hostreach.problems(old) if old is not None else []
+                found += [one for one in hostreach.problems(new) if one not in had]
         return found
 
     return admit_all
@@ -100,6 +102,15 @@ async def offer(host: Client, fleet: Fleet) -> None:
         }
         with suppress(AlreadyExists):
             await host.create(POOL, pool)
+
+
+def plane_of_account(tokens: Tokens, token: str, *, now: float) -> str | None:
+    """The plane whose service account a token is of; None for every other token."""
+    try:
+        identity = tokens.verify(token, now=now, accounts=True)
+    except InvalidToken:
+        return None
+    return identity.plane if identity.user.startswith(ACCOUNT_PREFIX) else None
 
 
 async def run_server(
@@ -156,6 +167,7 @@ async def run_server(
             exchange=proxy,
             credentials=credentials,
             life=PlanesApp(life, tokens, clock=clock),
+            plane_of=lambda token: plane_of_account(tokens, token, now=clock.now()),
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(serve(app, listener, certificates))

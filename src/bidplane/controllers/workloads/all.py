@@ -27,6 +27,7 @@ from bidplane.api.kinds import (
 )
 from bidplane.controllers.workloads.carry import Refused
 from bidplane.controllers.workloads.reconciler import Key, Reconciler, Sites
+from bidplane.controllers.workloads.volumeclaims import VolumeClaims
 from bidplane.core.workloads import (
     budgets,
     cronjobs,
@@ -304,5 +305,6 @@ class Workloads:
             EndpointSlices(sites, clock=clock),
             Quotas(sites, clock=clock),
             Budgets(sites, clock=clock),
+            VolumeClaims(sites, clock=clock),
         ]
         self.controllers: list[Controller[Key]] = [r.controller for r in reconcilers]

@@ -20,33 +20,15 @@ from bidplane.core.pods.environment import (
     field,
     resource_field,
 )
+from bidplane.core.references import TokenWish, wish
 
 _MODE = 0o644
 MADE_FROM_OBJECTS = ("configMap", "secret", "downwardAPI", "projected")
-_TOKEN_SECONDS = 3600
 
 
 class File(msgspec.Struct, frozen=True):
     content: bytes
     mode: int = _MODE
-
-
-class TokenWish(msgspec.Struct, frozen=True):
-    """A ServiceAccount token that a projected volume asks for."""
-
-    audience: str
-    seconds: int
-
-
-def token_wishes(volume: Object) -> list[TokenWish]:
-    sources = (volume.get("projected") or {}).get("sources") or ()
-    return [_wish(s["serviceAccountToken"]) for s in sources if s.get("serviceAccountToken")]
-
-
-def _wish(source: Object) -> TokenWish:
-    return TokenWish(
-        source.get("audience") or "", int(source.get("expirationSeconds") or _TOKEN_SECONDS)
-    )
 
 
 def files(
@@ -97,7 +79,7 @@ def _source(
     elif source.get("serviceAccountToken") is not None:
         token = source["serviceAccountToken"]
         # Only its owner may read it, whatever the volume says of its other files.
-        yield token["path"], File(tokens[_wish(token)].encode(), 0o600)
+        yield token["path"], File(tokens[wish(token)].encode(), 0o600)
     else:
         raise ConfigError(f"a projected volume has {', '.join(source)}, unknown to this node")
 

@@ -19,7 +19,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -178,6 +178,29 @@ def _forward(link: str) -> None:
 
 
 def _socket_inside(place: Place, port: int) -> socket.socket:
+    def connect() -> socket.socket:
+        try:
+            made = socket.create_connection(("127.0.0.1", port), timeout=10)
+        except ConnectionRefusedError:
+            made = socket.create_connection((place.address, port), timeout=10)
+        made.setblocking(False)
+        return made
+
+    return _inside(place, connect)
+
+
+def listen_inside(place: Place, host: str, port: int) -> socket.socket:
+    """A listening socket of the pod's own network."""
+
+    def listen() -> socket.socket:
+        made = socket.create_server((host, port))
+        made.setblocking(False)
+        return made
+
+    return _inside(place, listen)
+
+
+def _inside(place: Place, make: Callable[[], socket.socket]) -> socket.socket:
     """
     A socket belongs to the namespace of the thread that made it.
 
@@ -185,21 +208,16 @@ def _socket_inside(place: Place, port: int) -> socket.socket:
     """
     result: list[socket.socket | OSError] = []
 
-    def connect() -> None:
+    def enter() -> None:
         try:
             with open(place.namespace, "rb") as file:
                 if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), _CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), "cannot enter the pod's network")
-            try:
-                made = socket.create_connection(("127.0.0.1", port), timeout=10)
-            except ConnectionRefusedError:
-                made = socket.create_connection((place.address, port), timeout=10)
-            made.setblocking(False)
-            result.append(made)
+            result.append(make())
         except OSError as error:
             result.append(error)
 
-    thread = threading.Thread(target=connect)
+    thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
     if isinstance(result[0], OSError):

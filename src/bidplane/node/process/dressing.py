@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from bidplane.core.hostpods import hostname
 from bidplane.core.pods.environment import ConfigError, Facts, Sources, command_line, variables
 from bidplane.kube.client import Object
 from bidplane.node.process import mounts
@@ -43,6 +44,7 @@ class Supplied(msgspec.Struct, frozen=True, kw_only=True):
     sources: Sources = Sources()
     devices: Sequence[Device] = ()
     volumes: Mapping[str, mounts.Source] = {}
+    hosts: str = ""  # a file
 
 
 class Outfit(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,9 @@ def dress(
     security.update(spec.get("securityContext") or {})
     container_mounts = mounts.container_mounts(spec, supplied.volumes, env)
     if settings.engine.sandboxed:
+        if supplied.hosts and not pod["spec"].get("hostNetwork"):
+            names = Mount(supplied.hosts, "/etc/hosts", read_only=True)
+            container_mounts = [names, *container_mounts]  # a volume of its own comes after
         path = spec.get("terminationMessagePath") or _MESSAGE_PATH
         container_mounts.append(Mount(str(attempt.message_file), path))
     else:
@@ -85,7 +90,7 @@ def dress(
     confined = Confined(
         argv=_argv(spec, image, env, settings),
         cwd=spec.get("workingDir") or image.working_dir,
-        hostname=_hostname(pod),
+        hostname=hostname(pod),
         mounts=container_mounts,
         enter=supplied.place.enter,
         uid=_user(security, supplied, settings),
@@ -154,7 +159,7 @@ def _argv(spec: Object, image: Image, env: Mapping[str, str], settings: Settings
 def _environment(
     pod: Object, spec: Object, image: Image, supplied: Supplied, settings: Settings
 ) -> dict[str, str]:
-    own = {"HOSTNAME": _hostname(pod), "POD_IP": supplied.place.address}
+    own = {"HOSTNAME": hostname(pod), "POD_IP": supplied.place.address}
     if settings.engine.maps_images:
         own |= {"PATH": _PATH, "HOME": "/tmp"}
     if not supplied.place.namespace:
@@ -163,10 +168,6 @@ def _environment(
         own["KUBERNETES_SERVICE_HOST"], own["KUBERNETES_SERVICE_PORT"] = settings.api
     given = variables(pod, spec, supplied.sources, supplied.facts)
     return {**own, **image.env, **given}
-
-
-def _hostname(pod: Object) -> str:
-    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])[:63]
 
 
 def missing_command(outfit: Outfit, settings: Settings) -> str:

@@ -55,8 +55,11 @@ class Declared(
             for allowed in map(os.path.realpath, self.host_paths)
         )
 
+    def named(self, namespace: str, name: str) -> Shared | None:
+        return self.claims.get(f"{namespace}/{name}") or self.shared.get(name)
+
     def claim(self, namespace: str, name: str) -> Shared | None:
-        found = self.claims.get(f"{namespace}/{name}") or self.shared.get(name)
+        found = self.named(namespace, name)
         if found is None and self.claims_folder:
             path = Path(self.claims_folder, namespace, name)
             path.mkdir(parents=True, exist_ok=True)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
+from bidplane.core.hostpods import hostname
+from bidplane.core.naming import hosts_file
 from bidplane.core.pods import spec as specs
 from bidplane.core.pods.environment import Facts
 from bidplane.core.pods.life import Obstacle
@@ -20,6 +23,7 @@ from bidplane.machinery.clock import Clock
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.dressing import Supplied
 from bidplane.node.process.records import Notes, PodFolder
+from bidplane.node.process.relay import Relay
 from bidplane.node.process.settings import Settings, memory_bytes
 from bidplane.node.process.supplies import Device, Supplies
 
@@ -51,6 +55,7 @@ class Provisions:
         self._supplies = supplies
         self._clock = clock
         self._failures = 0
+        self._relay: Relay | None = None
 
     def __repr__(self) -> str:
         return f"<Provisions {'complete' if self.complete else self.waiting}>"
@@ -82,6 +87,7 @@ class Provisions:
     async def gather(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         place = await self._place(pod, uid)
+        await self._open_relay(place)
         self._notes.keep(uid=self._settings.user_for(uid))
         # At least where it is: what runs is found again though what it was made from is gone.
         self.supplied = Supplied(place=place, facts=self._facts(place), user=self._notes.record.uid)
@@ -100,6 +106,15 @@ class Provisions:
         self._notes.keep(address=place.address)
         return place
 
+    async def _open_relay(self, place: Place) -> None:
+        server = self._settings.server
+        if self._relay is not None or server is None or not Relay.needed(place, server[0]):
+            return
+        relay = Relay(*server)
+        with suppress(OSError):  # something of the pod is there already
+            await relay.open(place)
+            self._relay = relay
+
     def _facts(self, place: Place) -> Facts:
         return Facts(
             pod_ip=place.address,
@@ -116,7 +131,11 @@ class Provisions:
         volumes = await self._supplies.volumes(
             pod, self._folder, sources, self.supplied.facts, self._notes.record.uid
         )
-        self.supplied = msgspec.structs.replace(self.supplied, sources=sources, volumes=volumes)
+        address = self.supplied.place.address
+        hosts = self._folder.write_hosts(hosts_file(pod, address, hostname(pod)))
+        self.supplied = msgspec.structs.replace(
+            self.supplied, sources=sources, volumes=volumes, hosts=str(hosts)
+        )
 
     def try_later(self, why: str) -> None:
         self._failures += 1
@@ -124,9 +143,16 @@ class Provisions:
         self.retry_at = self._clock.now() + wait
         self.waiting = Obstacle("ContainerCreating", why)
 
+    async def close(self) -> None:
+        """What ends with this process."""
+        if self._relay is not None:
+            await self._relay.close()
+            self._relay = None
+
     async def release(self, pod: Object) -> None:
         """What only processes needed."""
         uid = pod["metadata"]["uid"]
+        await self.close()
         for container, _ in specs.containers(pod):
             self._settings.cgroups.remove(f"{uid}-{container['name']}")
         if self._notes.record.address:

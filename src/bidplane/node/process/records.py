@@ -192,6 +192,16 @@ class PodFolder:
         pod: Object = msgspec.json.decode((self.path / "pod.json").read_bytes())
         return pod
 
+    def write_hosts(self, text: str) -> Path:
+        """Its /etc/hosts. In place: containers see this file, not whatever has its name later."""
+        path = self.path / "hosts"
+        if not path.exists() or path.read_text() != text:
+            with path.open("r+" if path.exists() else "w") as file:
+                file.write(text)
+                file.truncate()
+            path.chmod(0o644)
+        return path
+
     def save(self, record: PodRecord) -> None:
         _write(self.path / "run.json", msgspec.json.encode(record))
 

@@ -32,6 +32,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     volumes: Declared = Declared()
     trusted: Sequence[str] = ()  # agents or namespaces; `*` fits all
     api: tuple[str, str] | None = None  # its host and port, if these are all there is to it
+    server: tuple[str, int] | None = None  # where the API is, whatever its path
     log_bytes: int = 10 * 1024 * 1024
     log_files: int = 5
     pids: int = 4096

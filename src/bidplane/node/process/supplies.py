@@ -5,6 +5,7 @@ What a pod needs before it can start: objects it names, tokens, claimed devices,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,8 +19,9 @@ from bidplane.api.kinds import (
 )
 from bidplane.core.pods import spec as specs
 from bidplane.core.pods.environment import ConfigError, Facts, Sources
-from bidplane.core.pods.files import MADE_FROM_OBJECTS, TokenWish, files, token_wishes
-from bidplane.core.translation import references
+from bidplane.core.pods.files import MADE_FROM_OBJECTS, files
+from bidplane.core.references import TokenWish, references, wishes_of
+from bidplane.core.translation import origin
 from bidplane.errors import NotFound, UserError
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
@@ -75,7 +77,7 @@ class Supplies:
     async def sources(self, pod: Object) -> Sources:
         maps: dict[str, Object | None] = {}
         secrets: dict[str, Object | None] = {}
-        for one in references(pod, access=True):
+        for one in references(pod):
             found = maps if one.kind == CONFIG_MAP else secrets
             try:
                 obj = await self._client.get(one.kind, one.name, pod["metadata"]["namespace"])
@@ -165,7 +167,7 @@ class Supplies:
         owner: int | None,
     ) -> Source:
         if any(volume.get(kind) is not None for kind in MADE_FROM_OBJECTS):
-            tokens = {wish: await self._token(pod, wish) for wish in token_wishes(volume)}
+            tokens = {wish: await self._token(pod, wish) for wish in wishes_of(volume)}
             mounts.write_files(folder, files(pod, volume, sources, facts, tokens), owner)
             return Source(folder, read_only=True)
         if volume.get("hostPath") is not None:
@@ -180,15 +182,20 @@ class Supplies:
         return mounts.empty_dir(folder, volume.get("emptyDir") or {}, owner)
 
     async def _claimed(self, namespace: str, claim: str) -> Source:
-        declared = self._declared.claim(namespace, claim)
+        obj: Object | None = None
+        with suppress(NotFound):
+            obj = await self._client.get(VOLUME_CLAIM, claim, namespace)
+        # Of an agent's claim, the name its agent and the owner know.
+        name = (origin(obj) or ("", claim))[1] if obj is not None else claim
+        declared = self._declared.named(namespace, name) or self._declared.claim(namespace, claim)
         if declared is not None:
             return Source(Path(declared.path), declared.read_only)
+        bound = obj["spec"].get("volumeName") if obj is not None else None
         try:
-            obj = await self._client.get(VOLUME_CLAIM, claim, namespace)
-            volume = await self._client.get(PERSISTENT_VOLUME, obj["spec"].get("volumeName") or "-")
+            volume = await self._client.get(PERSISTENT_VOLUME, bound or "-")
         except NotFound:
             raise ConfigError(
-                f'persistentvolumeclaim "{claim}" is bound to no directory of this node: its'
+                f'persistentvolumeclaim "{name}" is bound to no directory of this node: its'
                 " owner declares one, as shared or claims in the file given with --volumes"
             ) from None
         for kind in ("hostPath", "local"):
@@ -196,7 +203,7 @@ class Supplies:
                 path = {"hostPath": {"path": volume["spec"][kind]["path"]}}
                 return mounts.host_path(path, self._declared)
         raise ConfigError(
-            f'the volume of persistentvolumeclaim "{claim}" is neither hostPath nor local'
+            f'the volume of persistentvolumeclaim "{name}" is neither hostPath nor local'
         )
 
     async def _token(self, pod: Object, wish: TokenWish) -> str:

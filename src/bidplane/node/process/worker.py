@@ -151,6 +151,7 @@ class Worker:
                 await asyncio.gather(self._too_much, return_exceptions=True)
             for unit in self.units.values():
                 await unit.close()
+            await self._provisions.close()
             await self._teller.close()
 
     async def _wait(self, until: float | None) -> None:

@@ -1,0 +1,55 @@
+"""A volume claim that is deleted stays while a pod that uses it is there, and then goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+from bidplane.api.kinds import POD, VOLUME_CLAIM
+from bidplane.controllers.workloads.reconciler import Reconciler, Sites
+from bidplane.core import references
+from bidplane.core.workloads.common import meta
+from bidplane.errors import NotFound
+from bidplane.kube.client import EventType, Object
+from bidplane.machinery.clock import Clock
+from bidplane.machinery.planes import PlaneCache
+from bidplane.wire.kinds.others import CLAIM_PROTECTION
+
+
+class VolumeClaims(Reconciler):
+    kind, component = VOLUME_CLAIM, "pvc-protection-controller"
+
+    def __init__(self, sites: Sites, *, clock: Clock) -> None:
+        super().__init__(sites, clock=clock)
+        sites.on_change(POD, self._pod_changed)
+
+    def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
+        if event == "DELETED":
+            for name in references.volume_claims(pod):
+                self.controller.add((plane, meta(pod)["namespace"], name))
+
+    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+        metadata = meta(obj)
+        namespace, name = metadata["namespace"], metadata["name"]
+        finalizers = metadata.get("finalizers") or []
+        if not metadata.get("deletionTimestamp") or CLAIM_PROTECTION not in finalizers:
+            return None
+        if _is_used(name, cache[POD].in_namespace(namespace)):
+            return None
+        # Asked of the plane itself, whose cache may not have heard yet of a pod just made.
+        if _is_used(name, (await cache.client.list(POD, namespace)).items):
+            return None
+        left = [one for one in finalizers if one != CLAIM_PROTECTION]
+        change = {"metadata": {"finalizers": left, "resourceVersion": metadata["resourceVersion"]}}
+        with suppress(NotFound):
+            await cache.client.patch(VOLUME_CLAIM, name, change, namespace)
+        return None
+
+
+def _is_used(claim: str, pods: Iterable[Object]) -> bool:
+    return any(_uses(pod) and claim in references.volume_claims(pod) for pod in pods)
+
+
+def _uses(pod: Object) -> bool:
+    """As upstream has it: one without a node uses nothing yet, and one that ended still does."""
+    return bool(pod["spec"].get("nodeName"))
