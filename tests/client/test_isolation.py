@@ -5,10 +5,12 @@ can read names B.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,7 +19,9 @@ import pytest
 import bidplane
 from bidplane.client import config as configs
 
+from . import routes
 from .conftest import Place
+from .test_mcp import stdio
 
 pytestmark = pytest.mark.slow
 
@@ -73,54 +77,109 @@ def two(place: Place) -> Iterator[Two]:
             http.delete(f"{pods}/{name}")
 
 
-def test_no_route_of_the_server_opens_anothers(two: Two) -> None:
-    other, root = two.b.agent, two.a.root
-    planes = [
-        f"/planes/{plane}{path}"
-        for plane in (other, "host")
-        for path in (
-            "/api",
-            "/apis",
-            "/version",
-            "/openapi/v3",
-            "/api/v1/namespaces",
-            "/api/v1/pods",
-            f"/api/v1/namespaces/default/pods/{B_POD}",
-            f"/api/v1/namespaces/default/pods/{B_POD}/log",
-            f"/api/v1/namespaces/default/pods/{B_POD}/exec?command=sh&stdout=true",
-            f"/api/v1/namespaces/default/pods/{B_POD}/portforward",
-            "/api/v1/secrets",
-            "/api/v1/nodes",
-            "/apis/bidplane.dev/v1alpha1/bids",
-            "/apis/bidplane.dev/v1alpha1/gpuleases",
-            "/apis/bidplane.dev/v1alpha1/agents",
-            "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
-        )
+CLOSED = (401, 403, 404, 405)
+# Of the exchange, what every agent may ask for: and it says nothing of others.
+PUBLIC = ("/prices", "/prices/h100/history", "/leases", "/rounds?after=0", "/orders")
+
+
+def test_every_first_word_of_the_address_is_tried_here() -> None:
+    assert routes.first_words() == {
+        "planes", "exchange", "bidplane", "api", "apis", "version", "openapi",
+    }  # fmt: skip
+
+
+def test_no_route_of_a_plane_opens_anothers(two: Two) -> None:
+    """Every path that B's own discovery tells B of, and the host's."""
+    tried = 0
+    with two.http(two.a.root, two.a.token) as http:
+        for plane in (two.b.agent, "host"):
+            for path in _paths_of_a_plane(two):
+                for method in routes.METHODS:
+                    url = f"/planes/{plane}{path}"
+                    answer = http.request(method, url, json={})
+                    assert answer.status_code in CLOSED, (method, url, answer.text)
+                    assert B_OWNER not in answer.text
+                    assert B_POD in path or B_POD not in answer.text, (url, answer.text)
+                    tried += 1
+    assert tried > 1000
+
+
+def _paths_of_a_plane(two: Two) -> Iterator[str]:
+    yield from ("/", "/api", "/apis", "/version", "/openapi/v2", "/openapi/v3", "/metrics")
+    with two.http(two.b.url, two.b.token) as http:
+        for group in _groups(http, two.b.url):
+            yield group
+            for resource in http.get(two.b.url + group).json()["resources"]:
+                name, _, below = resource["name"].partition("/")
+                inside = "/namespaces/default" if resource["namespaced"] else ""
+                one = B_POD if name == "pods" else "default"
+                if below:
+                    yield f"{group}{inside}/{name}/{one}/{below}"
+                else:
+                    yield f"{group}/{name}"
+                    yield f"{group}{inside}/{name}/{one}"
+
+
+def _groups(http: httpx2.Client, url: str) -> list[str]:
+    return ["/api/v1"] + [
+        f"/apis/{version['groupVersion']}"
+        for group in http.get(f"{url}/apis").json()["groups"]
+        for version in group["versions"]
     ]
-    exchange = [
-        f"/exchange/v1/wallets/{other}",
-        f"/exchange/v1/wallets/{other}/statement",
-        "/exchange/v1/rounds/1",
-    ]
-    owners = ["/bidplane/v1/planes", f"/bidplane/v1/planes/{other}"]
-    with two.http(root, two.a.token) as http:
-        for path in (*planes, *exchange, *owners):
-            for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
-                answer = http.request(method, path, json={})
-                assert answer.status_code in (401, 403, 404, 405), (method, path, answer.text)
-        for path, body in (
-            (f"/exchange/v1/wallets/{other}/fund", {"amount": "1", "key": "k"}),
-            (f"/exchange/v1/wallets/{two.a.agent}/fund", {"amount": "1", "key": "k"}),
-            (
-                f"/exchange/v1/wallets/{other}/transfer",
-                {"to": two.a.agent, "amount": "1", "key": "k"},
-            ),
-            (f"/bidplane/v1/agents/{other}/kubeconfig", {}),
-            (f"/bidplane/v1/agents/{two.a.agent}/kubeconfig", {}),
-            ("/bidplane/v1/agents/host/kubeconfig", {}),
-        ):
-            answer = http.post(path, json=body)
-            assert answer.status_code in (403, 404), (path, answer.text)
+
+
+def test_no_route_of_the_exchange_tells_of_another(two: Two) -> None:
+    with two.http(two.b.root, two.b.token) as http:
+        (mine, *_) = http.get(f"{two.b.url}/apis/bidplane.dev/v1alpha1/bids").json()["items"]
+    bid = mine["metadata"]["uid"]
+    values = {"pool": "h100", "number": "1", "uid": bid, "name": two.b.agent}
+    bodies = (
+        {},
+        {"amount": "1", "key": "k", "to": two.a.agent},
+        {"agent": two.b.agent, "gpus": 1, "maxPrice": "9", "id": "x", "key": "k"},
+    )
+    for place in (two.a.root, two.exchange):
+        with two.http(place, two.a.token) as http:
+            for method, path in routes.of_the_exchange(values):
+                public = path.removeprefix("/exchange/v1") in PUBLIC
+                for body in bodies:
+                    answer = http.request(
+                        method, path, **({"json": body} if method != "GET" else {})
+                    )
+                    if not public:
+                        assert answer.status_code in CLOSED, (method, path, answer.text)
+                    for word in (B_POD, B_OWNER, "bravos-team", bid):
+                        assert word in path or word not in answer.text, (path, word)
+        with two.http(place, two.a.token) as http:
+            own = f"/exchange/v1/wallets/{two.a.agent}/fund"
+            answer = http.post(own, json={"amount": "1", "key": "k"})
+            assert answer.status_code == 403, "nobody fills its own wallet"
+
+
+def test_what_owners_do_is_for_owners(two: Two) -> None:
+    with two.http(two.a.root, two.a.token) as http:
+        for agent in (two.b.agent, two.a.agent, "host"):
+            for method, path in routes.of_owners(agent):
+                answer = http.request(method, path, **({} if method == "GET" else {"json": {}}))
+                assert answer.status_code in CLOSED, (method, path, answer.text)
+                assert B_POD not in answer.text
+
+
+def test_what_is_served_at_the_root_is_a_pods_own_plane(two: Two) -> None:
+    with two.http(two.a.root, two.a.token) as http:
+        for path in ("/api", "/api/v1/pods", "/apis", "/version", "/openapi/v3"):
+            assert http.get(path).status_code == 404, "an agent's own credential names its plane"
+    account = "/api/v1/namespaces/default/serviceaccounts/default/token"
+    with two.http(two.a.url, two.a.token) as http:
+        token = http.post(two.a.url + account, json={}).json()["status"]["token"]
+    with two.http(two.a.root, token) as http:
+        answer = http.get("/api/v1/namespaces/default/pods")
+        assert answer.status_code == 403
+        assert "system:serviceaccount:default:default" in answer.text
+        assert http.get("/version").status_code == 200
+        other = f"/planes/{two.b.agent}"
+        for path in (f"{other}/version", f"{other}/api/v1/pods", "/exchange/v1/prices"):
+            assert http.get(path).status_code in (401, 403, 404), path
 
 
 def test_no_path_leads_out_of_the_own_plane(two: Two) -> None:
@@ -141,10 +200,7 @@ def test_no_path_leads_out_of_the_own_plane(two: Two) -> None:
         assert answer.status_code in (401, 403, 404)
 
 
-def test_the_exchange_and_the_nodes_own_ports_ask_too(two: Two, place: Place) -> None:
-    with two.http(two.exchange, two.a.token) as http:
-        assert http.get(f"/exchange/v1/wallets/{two.b.agent}").status_code == 404
-        assert http.get("/exchange/v1/rounds/1").status_code == 403
+def test_a_nodes_own_port_asks_too(two: Two, place: Place) -> None:
     with bidplane.Client(kubeconfig=two.b_file) as client:
         (lease,) = client.leases()
     nodes = json.loads(_host(place, "/api/v1/nodes").text)["items"]
@@ -152,10 +208,16 @@ def test_the_exchange_and_the_nodes_own_ports_ask_too(two: Two, place: Place) ->
     port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
     pods = json.loads(_host(place, "/api/v1/pods").text)["items"]
     (pod,) = [p for p in pods if B_POD in p["metadata"]["name"] and p["spec"].get("nodeName")]
-    where = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}/main"
+    metadata = pod["metadata"]
+    values = {"namespace": metadata["namespace"], "name": metadata["name"], "container": "main"}
+    tried = list(routes.of_a_node(values))
+    assert len(tried) > 8
     with two.http(f"https://127.0.0.1:{port}", two.a.token) as http:
-        for path in (f"/containerLogs/{where}", f"/exec/{where}?command=sh", "/pods", "/metrics"):
-            assert http.get(path).status_code in (401, 403, 404, 405), path
+        for method, path in tried:
+            if path != "/healthz":
+                answer = http.request(method, path)
+                assert answer.status_code in CLOSED, (method, path)
+                assert B_OWNER not in answer.text
 
 
 def _host(place: Place, path: str) -> Any:
@@ -172,23 +234,62 @@ def _host(place: Place, path: str) -> Any:
         )
 
 
-def test_nothing_a_can_read_names_b(two: Two) -> None:
-    with bidplane.Client(kubeconfig=two.a_file) as client, client.lease(max_price=1, timeout=60):
+def test_nothing_a_can_read_names_b(two: Two, place: Place) -> None:
+    """While it holds a lease, and while a pod of its own waits because of B."""
+    waits = {
+        "metadata": {"name": "waits", "annotations": {"bidplane.dev/max-price": "0.21"}},
+        "spec": {
+            "containers": [
+                {"name": "main", "image": "x", "resources": {"limits": {"nvidia.com/gpu": "4"}}}
+            ]
+        },
+    }
+    pods = f"{two.a.url}/api/v1/namespaces/default/pods"
+    with (
+        bidplane.Client(kubeconfig=two.a_file) as client,
+        client.lease(max_price=1, timeout=60),
+        two.http(two.a.url, two.a.token) as http,
+    ):
+        assert http.post(pods, json=waits).status_code == 201
+        deadline = time.monotonic() + 30
+        while "bidplane.dev/pending" not in http.get(f"{pods}/waits").text:
+            assert time.monotonic() < deadline
         read = dict(_everything(two))
-    assert len(read) > 40
+        (bid, *_) = [
+            one["metadata"]["uid"]
+            for one in json.loads(_host(place, "/apis/bidplane.dev/v1alpha1/bids").text)["items"]
+            if one["metadata"]["annotations"]["bidplane.dev/plane-name"].startswith("waits")
+        ]
+        explained = http.get(f"{two.a.root}/exchange/v1/bids/{bid}/explain")
+        read["explain"] = explained.text
+        assert explained.status_code == 200, "its own"
+        read |= asyncio.run(_of_mcp(place, two.a_file))
+        http.delete(f"{pods}/waits")
+    assert len(read) > 45
     for path, text in read.items():
         for word in (B_POD, B_OWNER, "bravos-team", two.b.agent):
             assert word not in text, (path, word)
 
 
+async def _of_mcp(place: Place, kubeconfig: Path) -> dict[str, str]:
+    async with stdio(place, kubeconfig) as client:
+        found = {}
+        for tool, words in (
+            ("prices", {}),
+            ("quote", {"gpus": 4}),
+            ("wallet", {}),
+            ("leases", {}),
+            ("why_pending", {"name": "waits"}),
+        ):
+            answer = await client.call_tool(tool, words)
+            found[f"mcp {tool}"] = str(answer.content)
+        return found
+
+
 def _everything(two: Two) -> Iterator[tuple[str, str]]:
     """Every list of A's plane, and every answer of the exchange to A."""
     with two.http(two.a.url, two.a.token) as http:
-        groups = ["/api/v1"] + [
-            f"/apis/{version['groupVersion']}"
-            for group in http.get(f"{two.a.url}/apis").json()["groups"]
-            for version in group["versions"]
-        ]
+        groups = _groups(http, two.a.url)
         for group in groups:
             for resource in http.get(two.a.url + group).json()["resources"]:
                 if "list" in resource["verbs"] and "/" not in resource["name"]:
