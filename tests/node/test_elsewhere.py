@@ -16,9 +16,14 @@ from pathlib import Path
 import pytest
 
 from bidplane.node.process.addresses import _no_namespaces
+from bidplane.node.process.confine import find_bubblewrap
 from bidplane.testing import ownkernel
 
-pytestmark = [pytest.mark.slow, pytest.mark.elsewhere]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.elsewhere,
+    pytest.mark.skipif(find_bubblewrap() is None, reason="there is no bubblewrap"),
+]
 
 ROOT = Path(__file__).parents[2]
 SOMEBODY = 12345
