@@ -73,7 +73,8 @@ class Worker:
         self._lost_devices: set[tuple[str, str, str]] = set()
         self._saving: asyncio.Task[None] | None = None  # the checkpoint, once it is due
         self.storage = Storage(lambda: self.pod, self.folder, clock)
-        self._too_much: asyncio.Task[str] | None = None  # ends when a limit was passed
+        self._overuse = ""  # which limit of its storage was passed
+        self._weighing: asyncio.Task[None] | None = None  # while it has such limits, and runs
         self._teller = Teller(lambda: self.pod, client, recorder)
         self._provisions = Provisions(
             self.folder, self._notes, settings=settings, supplies=supplies, clock=clock
@@ -146,9 +147,7 @@ class Worker:
                     return
                 await self._wait(again)
         finally:
-            if self._too_much is not None:
-                self._too_much.cancel()
-                await asyncio.gather(self._too_much, return_exceptions=True)
+            await self._weigh_no_more()
             for unit in self.units.values():
                 await unit.close()
             await self._provisions.close()
@@ -260,10 +259,8 @@ class Worker:
                 "Pod was active on the node longer than the specified deadline",
                 specs.grace_seconds(self.pod),
             )
-        if self._too_much is not None and self._too_much.done():
-            self._end_it(
-                storage_limits.REASON, self._too_much.result(), storage_limits.GRACE_SECONDS
-            )
+        if self._overuse:
+            self._end_it(storage_limits.REASON, self._overuse, storage_limits.GRACE_SECONDS)
         if self._deleted():
             halt = self._notes.record.halt
             given = self.pod["metadata"].get("deletionGracePeriodSeconds")
@@ -305,9 +302,17 @@ class Worker:
             provisions.complete = True
         await self._starter.find_again(self.units.values())
         if storage_limits.is_limited(self.pod):
-            self._too_much = asyncio.create_task(self.storage.until_too_much())
-            self._too_much.add_done_callback(lambda _: self.wake())
+            self._weighing = asyncio.create_task(self._weigh())
         return [provisions.refresh_at]
+
+    async def _weigh(self) -> None:
+        self._overuse = await self.storage.until_too_much()
+        self.wake()
+
+    async def _weigh_no_more(self) -> None:
+        if self._weighing is not None:
+            self._weighing.cancel()
+            await asyncio.gather(self._weighing, return_exceptions=True)
 
     def _ever_started(self) -> bool:
         return any(self.folder.attempts(name) for name in self.units)
@@ -369,6 +374,7 @@ class Worker:
         """Its processes have ended; its logs stay until it is deleted."""
         if not self._released:
             self._released = True
+            await self._weigh_no_more()
             await self._provisions.release(self.pod)
 
     async def _remove(self) -> None:
