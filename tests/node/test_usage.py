@@ -1,5 +1,6 @@
 """What runs is measured, and told in a kubelet's shapes; who keeps too much is evicted."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -96,7 +97,8 @@ def test_time_and_memory_are_those_of_the_processes(box, counted):
         use = await box.node.runtime.meter.read(disks=True)
         [pod] = use.pods
         [container] = pod.containers
-        assert 0.4 <= container.sample.cpu_seconds < 5
+        longest = (container.sample.at - container.started) * os.cpu_count() + 1
+        assert 0.4 <= container.sample.cpu_seconds < longest
         assert 60e6 < container.sample.working_set < 200e6
         assert container.sample.at >= container.started > 0
         assert use.sample.cpu_seconds > container.sample.cpu_seconds
