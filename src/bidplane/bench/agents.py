@@ -39,7 +39,7 @@ ROUND_SECONDS = 1.0
 AT_ONCE = 16
 OVERLOAD = 4
 _MIB = 2**20
-_WATCHED_SECONDS = 10
+_WATCHED_SECONDS = 8
 SPACE = "default"
 
 
@@ -170,6 +170,7 @@ async def _crowd(place: Place, size: Size) -> list[Result]:
     work = [(name, f"crowd-{number}") for number in range(size.pods_each) for name in place.names]
     await _each([place.create(name, pod, price="1.00") for name, pod in work])
     await place.running_at_least(min(gpus, len(work)))
+    await asyncio.sleep(_WATCHED_SECONDS)  # those that wait are told why, once
     before, began = place.cpu_seconds(), time.monotonic()
     await asyncio.sleep(_WATCHED_SECONDS)
     passed = time.monotonic() - began
