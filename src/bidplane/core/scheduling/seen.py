@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ _ORDER = re.compile(r"order-[0-9a-f]{16}")  # the name an order has in place of 
 FINISHED = ("Succeeded", "Failed")
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What the scheduler sees of one plane."""
 
     pods: list[Object]
@@ -34,6 +35,39 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     strategy: Strategy = Strategy.MANUAL  # how those bid
     hourly: int = 0  # micro-credits the agent is granted an hour
     now: float = 0.0
+
+    # Found by what is asked for: of a plane with hundreds of pods, everything is asked of each.
+
+    @functools.cached_property
+    def bids_by_pod(self) -> dict[str, Object]:
+        found: dict[str, Object] = {}
+        for bid in self.bids:
+            uid = (bid["metadata"].get("labels") or {}).get(labels.POD_UID)
+            if uid is not None:
+                found.setdefault(uid, bid)
+        return found
+
+    @functools.cached_property
+    def bids_by_name(self) -> dict[tuple[str, str], Object]:
+        return {(bid["metadata"]["namespace"], bid["metadata"]["name"]): bid for bid in self.bids}
+
+    @functools.cached_property
+    def leases_by_bid(self) -> dict[str, list[Object]]:
+        """By the bid's name on the host."""
+        found: dict[str, list[Object]] = {}
+        for lease in self.leases:
+            found.setdefault(lease["spec"]["bid"]["name"], []).append(lease)
+        return found
+
+    @functools.cached_property
+    def nodes_by_name(self) -> dict[str, Object]:
+        return {node["metadata"]["name"]: node for node in self.nodes}
+
+    @functools.cached_property
+    def used_nodes(self) -> frozenset[str]:
+        """The nodes on which a pod is that is not known to have ended."""
+        live = (pod for pod in self.pods if is_bound(pod) and phase_of(pod) not in FINISHED)
+        return frozenset(pod["spec"]["nodeName"] for pod in live)
 
 
 def phase_of(obj: Object) -> str:
@@ -91,19 +125,12 @@ def safe_ask(pod: Object) -> Ask | None:
 
 
 def bid_of(snapshot: Snapshot, pod: Object) -> Object | None:
-    uid = pod["metadata"]["uid"]
-    for bid in snapshot.bids:
-        if (bid["metadata"].get("labels") or {}).get(labels.POD_UID) == uid:
-            return bid
-    return None
+    return snapshot.bids_by_pod.get(pod["metadata"]["uid"])
 
 
 def named_bid(snapshot: Snapshot, namespace: str, name: str) -> Object | None:
-    for bid in snapshot.bids:
-        metadata = bid["metadata"]
-        if (metadata["namespace"], metadata["name"]) == (namespace, name):
-            return None if is_deleted(bid) else bid
-    return None
+    bid = snapshot.bids_by_name.get((namespace, name))
+    return None if bid is None or is_deleted(bid) else bid
 
 
 def on_host(bid: Object) -> str:
@@ -112,11 +139,7 @@ def on_host(bid: Object) -> str:
 
 def lease_of(snapshot: Snapshot, bid: Object) -> Object | None:
     """The lease a bid won. Found by name, which is there before the bid's status is."""
-    name = on_host(bid)
-    for lease in snapshot.leases:
-        if lease["spec"]["bid"]["name"] == name and is_held(lease):
-            return lease
-    return None
+    return next(filter(is_held, snapshot.leases_by_bid.get(on_host(bid), ())), None)
 
 
 def blocks_of(snapshot: Snapshot, bid: Object) -> list[Object]:
@@ -124,10 +147,9 @@ def blocks_of(snapshot: Snapshot, bid: Object) -> list[Object]:
     name, uid = on_host(bid), (bid.get("status") or {}).get("lease", "")
     found = [
         lease
-        for lease in snapshot.leases
-        if lease["spec"]["bid"]["name"] == name
+        for lease in snapshot.leases_by_bid.get(name, ())
         # A gang's next bid has the same name: its status says which of the leases are its.
-        and (not uid or lease["metadata"]["name"].startswith(uid))
+        if not uid or lease["metadata"]["name"].startswith(uid)
     ]
     return sorted(found, key=lambda lease: lease["spec"].get("part", 0))
 
@@ -146,12 +168,10 @@ def is_held(lease: Object) -> bool:
 
 
 def is_used(snapshot: Snapshot, lease: Object) -> bool:
-    return any(is_live_on(pod, lease["metadata"]["name"]) for pod in snapshot.pods)
+    return lease["metadata"]["name"] in snapshot.used_nodes
 
 
 def can_take(snapshot: Snapshot, lease: Object) -> bool:
     name = lease["metadata"]["name"]
-    node = next((node for node in snapshot.nodes if node["metadata"]["name"] == name), None)
-    if node is None or node["spec"].get("taints"):
-        return False
-    return not any(is_live_on(pod, name) for pod in snapshot.pods)
+    node = snapshot.nodes_by_name.get(name)
+    return node is not None and not node["spec"].get("taints") and name not in snapshot.used_nodes
