@@ -58,7 +58,7 @@ def incumbent(gpu: str, name: str, start: int, how: str, cost: int) -> Incumbent
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(HELD)
 def test_one_gpu_is_left_and_all_that_moves_has_a_home(
     taken: dict[tuple[str, tuple[str, int]], tuple[str, int]],

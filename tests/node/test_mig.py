@@ -121,3 +121,27 @@ def test_an_instance_that_cannot_be_made_is_told_and_tried_again(box):
         assert (await status(box, "small"))[0]["conditions"][0]["status"] == "True"
 
     box(story)
+
+
+def test_an_instance_that_goes_under_a_running_pod_is_told(box):
+    async def story(box):
+        card = await cut(box)
+        await box.claim("small", "gpu-0-mig-1g10gb-2")
+        await box.create("train", PRINTS, pod=gpus("small"), resources=CLAIMS)
+        await box.until_phase("train", "Running")
+        cards = box.node.partitions._instances
+        cards.destroy(f"GPU-{box.name}-0", Slot("1g.10gb", 2))  # by hand, from under it
+        box.clock.advance(31)
+        await box.until(lambda: box.node.partitions.lost)
+        box.clock.advance(6)
+        lost = await box.until_container(
+            "train",
+            lambda c: c["allocatedResourcesStatus"][0]["resources"][0]["health"] == "Unhealthy",
+        )
+        assert lost["state"].get("running"), "its owner decides"
+        assert "gpu-0-mig-1g10gb-2" in await box.until_event("train", "DeviceLost")
+        await box.delete("train")
+        await box.until(lambda: repr(box.node.partitions) == "<Partitions none>")
+        assert card.slots == []
+
+    box(story)
