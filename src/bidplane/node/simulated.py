@@ -9,7 +9,7 @@ within its grace, and serves logs.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -28,6 +28,8 @@ from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.heartbeat import RENEW_SECONDS, beat
 from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
 from bidplane.node.simulatedpods import SimulatedPods
+
+_AT_ONCE = 16  # nodes registered, or kept alive, at a time
 
 log = structlog.get_logger(__name__)
 
@@ -66,20 +68,28 @@ class SimulatedNodes:
         for one in (await self._client.list(RESOURCE_SLICE)).items:
             if one["spec"]["driver"] == DRIVER:
                 known.setdefault(one["spec"].get("nodeName", ""), []).append(one)
-        for node in self._fleet.nodes:
-            await self._register(node, known.get(node.name, []))
+        for some in self._in_turn():
+            await asyncio.gather(*(self._register(node, known.get(node.name, [])) for node in some))
         if self._alone:
             await self._forget_others(known)
+
+    def _in_turn(self) -> Iterator[list[NodeDeclaration]]:
+        """All nodes, a few at a time."""
+        nodes = self._fleet.nodes
+        yield from (nodes[at : at + _AT_ONCE] for at in range(0, len(nodes), _AT_ONCE))
 
     async def beat(self) -> None:
         """For a cluster whose controllers give up nodes that do not renew their Leases."""
         while True:
-            for node in self._fleet.nodes:
-                try:
-                    await beat(self._client, node.name, now=self._clock.now())
-                except ApiError as error:
-                    log.warning("retrying", node=node.name, error=str(error))
+            for some in self._in_turn():
+                await asyncio.gather(*(self._beat(node.name) for node in some))
             await self._clock.sleep(RENEW_SECONDS)
+
+    async def _beat(self, node: str) -> None:
+        try:
+            await beat(self._client, node, now=self._clock.now())
+        except ApiError as error:
+            log.warning("retrying", node=node, error=str(error))
 
     async def _forget_others(self, slices: Mapping[str, list[Object]]) -> None:
         """What an earlier fleet had and this one has not is no longer for sale."""
