@@ -177,21 +177,22 @@ def _progress(policy: str) -> Callable[[int, int], None]:
 
 _COLUMNS: dict[str, Callable[[Metrics], str]] = {  # times in hours; 80 columns are enough
     "policy": lambda m: m.policy,
-    "average": lambda m: _hours(m.average_completion),
+    "avg": lambda m: _hours(m.average_completion),
     "p99": lambda m: _hours(m.p99_completion),
-    "queue": lambda m: _hours(m.average_queueing),
+    "wait": lambda m: _hours(m.average_queueing),
     "span": lambda m: _hours(m.makespan),
-    "used": lambda m: f"{m.utilisation:.1%}",
-    "value": lambda m: f"{m.value_share:.1%}",
-    "urgent": lambda m: f"{m.urgent_in_time:.0%}",
-    "unfair": lambda m: f"{m.unfair:.0%}",
+    "used%": lambda m: f"{100 * m.utilisation:.1f}",
+    "value%": lambda m: f"{100 * m.value_share:.1f}",
+    "urg%": lambda m: f"{100 * m.urgent_in_time:.0f}",
+    "unf%": lambda m: f"{100 * m.unfair:.0f}",
     "lost": lambda m: f"{m.wasted:,.0f}",
-    "stops": lambda m: f"{m.preemptions:,}",
+    "stops": lambda m: f"{m.preemptions}",
 }
 
 
 def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:,.2f}" if seconds < 100 * 3600 else f"{seconds / 3600:,.0f}"
+    hours = seconds / 3600
+    return f"{hours:.2f}" if hours < 10 else f"{hours:.1f}" if hours < 100 else f"{hours:.0f}"
 
 
 def _table(found: list[Metrics]) -> None:

@@ -15,8 +15,8 @@ from bidplane.api.money import GPU_WEIGHT, LARGEST_PRICE
 from bidplane.core.market import pacing
 from bidplane.sim.engine import Task
 
-# Chosen on drawn work (`generate`, seeds 1 to 5), on no trace: see docs/simulator.md.
-_AHEAD = 8 * 3600  # seconds: more work than that is worth as much per hour
+# Chosen on drawn work (`generate`, seeds 1 to 6), on no trace: see docs/simulator.md.
+_IMPATIENT = 3 * 3600.0  # seconds of waiting that make a job worth as much again
 _LEVEL, _LEVELS = 600.0, 4.0  # GPU-seconds of the first level; each is so many times the last
 
 # Of a job at a moment: what finishing it is worth, against what it would be worth without having
@@ -26,11 +26,11 @@ Rule = Callable[[Task, int], tuple[float, float]]
 
 def by_remaining_work(task: Task, now: int) -> tuple[float, float]:
     """
-    All jobs are worth the same: then the least work left is worth most per GPU-second. Nobody
-    looks further ahead than a working day: beyond it the older goes first, so that the longest
-    jobs are not left to run alone at the end.
+    All jobs are worth the same: then the least work left is worth most per GPU-second. It
+    grows with waiting, so that long jobs are not put off for ever.
     """
-    return 1.0, float(task.job.gpus * min(max(1, task.left(now)), _AHEAD))
+    share = 1.0 + task.waiting(now) / _IMPATIENT
+    return share, float(task.job.gpus * max(1, task.left(now)))
 
 
 def by_attained(task: Task, now: int) -> tuple[float, float]:
@@ -76,7 +76,7 @@ class Bidder:
             value=value,
             weight=GPU_WEIGHT * gpus,
             work_seconds=ran + max(1, int(work / gpus)),  # as far as the agent can tell
-            budget=self._worth,
+            budget=int(self._worth * max(1.0, share)),
             start=self._start,
             deadline=0,
         )

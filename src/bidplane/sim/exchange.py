@@ -45,6 +45,8 @@ _RAISE = 1.25  # a running job that is worth so much more than it bid offers mor
 _ANY = "gpu"
 _CARRY_HOURS = 24
 EPOCH_SECONDS = 300
+# Where jobs run for months, rent is not settled every few minutes.
+_LONG, _LONG_EPOCH = 30 * 86_400, 6 * 3600
 # Micro-credits: a thousandth of what an hour of a GPU is worth on average. What is worth less
 # still bids it, and runs where nobody else wants to.
 FLOOR = MICRO // 1000
@@ -93,7 +95,9 @@ class Exchange:
         return f"<Exchange {self.name}, {self.rounds} rounds, {len(self._held)} leases>"
 
     def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
-        terms = Terms(self._market.notice_seconds, costs.restart, EPOCH_SECONDS)
+        longest = max((task.job.seconds for task in tasks), default=0)
+        epoch = EPOCH_SECONDS if longest < _LONG else _LONG_EPOCH
+        terms = Terms(self._market.notice_seconds, costs.restart, epoch)
         self._cover = cover_seconds(terms.epoch_seconds, terms.notice_seconds)
         self._tasks = tasks
         self._number = {id(task): number for number, task in enumerate(tasks)}
