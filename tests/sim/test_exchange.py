@@ -235,6 +235,19 @@ def test_gpus_that_differ_are_bid_for_by_how_fast_they_are() -> None:
     assert ends(outcome) == {"picky": 1000, "easy": 10 + 1112}
 
 
+def test_a_job_on_slow_gpus_moves_to_fast_ones_when_they_are_free() -> None:
+    speeds = {"v100": 1.0, "k80": 0.1}
+    jobs = [
+        job("first", 0, 4, 600, speeds=speeds, tenant="a"),
+        job("second", 1, 4, 1000, speeds=speeds, tenant="b"),
+    ]
+    outcome = simulate(jobs, (4, 4), kept(by_remaining_work), kinds=("v100", "k80"))
+    # Until 600 it does a tenth; then it has 940 s to do on the faster ones, and its restart.
+    assert ends(outcome)["first"] == 600
+    assert 1500 < ends(outcome)["second"] < 2000
+    assert measure(outcome).preemptions == 1
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_one_seed_one_result_whatever_the_order_of_the_jobs(name: str) -> None:
     jobs = with_values(generate(40, gpus=32, load=1.5, seed=3), seed=3)

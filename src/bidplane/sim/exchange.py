@@ -24,7 +24,7 @@ import msgspec
 
 from bidplane.api.lease import Device, Phase
 from bidplane.api.money import GPU_WEIGHT, MICRO, rent
-from bidplane.core.chain import CHAIN
+from bidplane.core.chain import CHAIN, block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import preemption
 from bidplane.core.market.metering import cover_seconds, reserve_seconds
@@ -89,6 +89,7 @@ class Exchange:
         self._wins: dict[int, int] = {}  # by task: a bid wins once, the next has another name
         self._settles: list[tuple[int, str]] = []  # milliseconds, lease
         self._had_bids = False
+        self._entry: dict[str, dict[str, int]] = {}  # by pool and class: what one more would cost
         self._thought = -self._every
 
     def __repr__(self) -> str:
@@ -98,8 +99,10 @@ class Exchange:
         longest = max((task.job.seconds for task in tasks), default=0)
         epoch = EPOCH_SECONDS if longest < _LONG else _LONG_EPOCH
         terms = Terms(self._market.notice_seconds, costs.restart, epoch)
+        self._restart = costs.restart
         self._cover = cover_seconds(terms.epoch_seconds, terms.notice_seconds)
         self._tasks = tasks
+        self._mixed = len(set(cluster.kinds)) > 1
         self._number = {id(task): number for number, task in enumerate(tasks)}
         jobs = [task.job for task in tasks]
         # Money has a unit: an hour of a GPU is worth one credit, on the average of all jobs.
@@ -123,7 +126,7 @@ class Exchange:
 
     def next_look(self, now: int, *, any_waiting: bool) -> int | None:
         moments = [held.leaves for held in self._held.values() if held.leaves is not None]
-        if any_waiting:
+        if any_waiting or (self._mixed and self._held):  # who is on slower GPUs looks for faster
             moments.append((now // self._every + 1) * self._every)
         if self._budget and self._settles:  # who cannot pay must get its notice in time
             moments.append(max(now + 1, self._settles[0][0] // 1000 - _START))
@@ -138,14 +141,14 @@ class Exchange:
         self._settle_until(_at(now))
         left, stop = self._who_leaves(now)
         bids = [self._bid(task, now) for task in (*waiting, *stop) if self._is_free(task)]
-        contested = bool(bids)
-        if contested and now >= self._thought + self._every:
+        if (bids or self._mixed) and now >= self._thought + self._every:
             self._thought = now
             raised, tired = self._second_thoughts(running, now)
             left += [self._forget(self._by_task[self._number[id(task)]], now) for task in tired]
             bids += raised + [self._bid(task, now) for task in tired]
             stop += tired
-        if contested or self._had_bids or not self._skip:
+        contested = bool(bids)
+        if contested or self._had_bids or self._mixed or not self._skip:
             self._round(now, bids, left, cluster)
         elif left:
             with self.ledger.commit(_at(now)) as commit:
@@ -169,6 +172,7 @@ class Exchange:
         )
         report = self._engine.run_round(snapshot, _at(now) / 1000)
         self.rounds += 1
+        self._entry = {lot.lot: lot.classes for lot in report.result.lots}
         for won in report.result.won:
             held = _Held(lease_id(won.ask), int(won.ask.partition("-")[0]))
             self._held[held.lease] = self._by_task[held.number] = held
@@ -250,7 +254,7 @@ class Exchange:
     ) -> tuple[list[BidView], list[Task]]:
         """
         Jobs that became worth more than they bid offer more; those for whom staying costs
-        more than it is worth to them give their GPUs back.
+        more than it is worth to them, or that can have faster GPUs, give theirs back.
         """
         raised, tired = [], []
         for task in running:
@@ -262,9 +266,24 @@ class Exchange:
             value, price = (int(part * task.speed) for part in quote)
             if price > _RAISE * lease.max_price:
                 raised.append(_view(task.job, lease.bid_uid, quote.price))
-            elif max(value, FLOOR) < lease.price:
+            elif max(value, FLOOR) < lease.price or self._moves(task, quote.price, now):
                 tired.append(task)
         return raised, tired
+
+    def _moves(self, task: Task, price: int, now: int) -> bool:
+        """
+        Whether it would get faster GPUs for what it would offer for them, and be done clearly
+        sooner on them, its restart included.
+        """
+        job, size = task.job, str(block_size(task.job.gpus))
+        for kind, speed in job.speeds.items():
+            entry = self._entry.get(kind, {}).get(size)
+            if entry is None or price * speed <= _RAISE * entry:
+                continue
+            left = task.left(now)
+            if _RAISE * (left / speed + self._restart) < left / task.speed:
+                return True
+        return False
 
     # Rent between rounds
 
