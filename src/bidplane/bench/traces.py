@@ -126,12 +126,11 @@ def _serving(quick: bool, data: Path) -> list[Setting]:
 
 
 def _beside_training(trace: Trace, name: str, quick: bool) -> Setting:
-    """Requests of a day at most, and drawn training jobs that ask for all GPUs and more."""
-    requests = [job for job in trace.jobs if job.arrives < 24 * _HOUR]
-    requests = [_cut(job, 24 * _HOUR) for job in requests]
-    if len(requests) > _MOST_REPLICAS:
-        requests = [job for job in requests if job.arrives < 2 * _HOUR]
-        requests = [_cut(job, 2 * _HOUR) for job in requests]
+    """Requests of a day at most, and drawn training jobs: together more than there is."""
+    span = 24 * _HOUR
+    while span > _HOUR and sum(job.arrives < span for job in trace.jobs) > _MOST_REPLICAS:
+        span //= 2
+    requests = [_cut(job, span) for job in trace.jobs if job.arrives < span]
     end = max(job.arrives + job.seconds for job in requests)
     work = sum(job.work for job in requests)
     gpus = 8 * max(2, round(2 * work / end / 8))  # half of them for the requests, on average
@@ -148,7 +147,7 @@ def _beside_training(trace: Trace, name: str, quick: bool) -> Setting:
 
 
 _TRAINING = 400
-_MOST_REPLICAS = 3_000
+_MOST_REPLICAS = 1_200
 
 
 def _cut(job: Job, end: int) -> Job:
