@@ -67,6 +67,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp())
         self.now = 1_000_000.0
         self.made = 0
+        self.verified = 0  # the commit after which all was replayed last
         self.budgets: dict[tuple[str, str], int] = {}
         self.world = Snapshot(
             agents=tuple(self.new_agent(name) for name in NAMES),
@@ -97,8 +98,11 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.engine = Engine(self.ledger)
 
     def teardown(self) -> None:
-        self.store.close()
-        shutil.rmtree(self.folder)
+        try:
+            self.verify()
+        finally:
+            self.store.close()
+            shutil.rmtree(self.folder)
 
     def change(self, **changes: Any) -> None:
         self.world = msgspec.structs.replace(self.world, **changes)
@@ -351,8 +355,14 @@ class ExchangeMachine(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_is_sound(self) -> None:
+        # It is replayed from its beginning: after every few commits, and at the end.
+        if self.ledger.head.sequence >= self.verified + 10:
+            self.verify()
+
+    def verify(self) -> None:
         report = verify_store(self.store)
         assert report.is_sound, report.problem
+        self.verified = report.commits
 
     @invariant()
     def every_lease_has_paid_what_its_life_says(self) -> None:
@@ -444,5 +454,5 @@ class ExchangeMachine(RuleBasedStateMachine):
 
 TestExchangeMachine = pytest.mark.slow(ExchangeMachine.TestCase)
 TestExchangeMachine.settings = settings(
-    max_examples=45, stateful_step_count=40, deadline=None, print_blob=True
+    max_examples=60, stateful_step_count=40, deadline=None, print_blob=True
 )
