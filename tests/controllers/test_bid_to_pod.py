@@ -252,3 +252,14 @@ def test_a_lease_made_up_by_the_agent_is_removed(stories):
             await site.host.get(GPU_LEASE, "lease-9", SPACE)
 
     stories(story)
+
+
+def test_what_mostly_passes_within_a_round_is_said_only_when_it_lasts(stories):
+    async def story(site):
+        await site.create_pod()
+        # The bid stands, and may win any moment.
+        assert not (await site.pod())["status"].get("conditions")
+        await site.settle(4)
+        assert scheduled(await site.pod())["reason"] == "Bidding"
+
+    stories(story)
