@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.core.scheduling.groups import COSCHEDULING, KAI, VOLCANO, Source
+from bidplane.errors import ApiError
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.world import World
 
@@ -78,6 +80,40 @@ def test_an_indexed_job_is_won_as_one_and_needs_no_annotation() -> None:
         await until_all(world, 2, "Succeeded")
         await world.until(lambda: nothing_leased(world), within=60)
         assert not (await plane.list(BID)).items
+
+    played(story)
+
+
+@pytest.mark.parametrize(("server", "exchange"), [(2, 5), (6, 1), (12, 3), (20, 9), (30, 2)])
+def test_a_gang_is_whole_whoever_dies(server: int, exchange: int) -> None:
+    """Killed so many steps after the Job is there: while it bids, is won, is bound, runs."""
+
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        await plane.create(JOB, ranks(2), "default")
+        world.plan_kill("server", world.steps["server"] + server, down=0.3)
+        world.plan_kill("exchange", world.steps["exchange"] + exchange, down=2.0)
+
+        async def done() -> bool:
+            try:
+                found = await plane.get(JOB, "train", "default")
+            except ApiError:
+                return False  # the server is down
+            return (found.get("status") or {}).get("succeeded") == 2
+
+        await world.until(done, within=900)
+
+        async def over() -> bool:
+            with suppress(ApiError):
+                return await nothing_leased(world)
+            return False
+
+        await world.until(over, within=120)
+        assert world.kills_to_come == 0, "all of them happened"
+        assert world.ledger is not None
+        (wallet,) = world.ledger.wallets_named("trainer")
+        rows = [lease for lease in world.ledger.leases_of(wallet.id) if lease.active_at]
+        assert {row.parts for row in rows} == {(2, 2)}, "nothing but whole gangs was ever used"
 
     played(story)
 

@@ -64,10 +64,15 @@ class Copies:
         # One at a time for an agent: what is removed must not be what another counts on.
         async with known.turn:
             namespace = pod["metadata"]["namespace"]
-            for one in references.references(pod):
-                if not await self._carry(plane, known, namespace, one) and one.required:
+            named = references.references(pod)
+            # At once, so that they are one commit: an agent's first pod waits for all of them.
+            found, *_ = await asyncio.gather(
+                asyncio.gather(*(self._carry(plane, known, namespace, one) for one in named)),
+                self._carry_tokens(plane, known, [pod]),
+            )
+            for one, there in zip(named, found, strict=True):
+                if one.required and not there:
                     raise Missing(f'{one.kind.kind.lower()} "{one.name}" not found')
-            await self._carry_tokens(plane, known, [pod])
             for claim in _claims(plane, pod):
                 await self._carry_claim(plane, known, claim)
 
