@@ -179,6 +179,25 @@ def test_ranks_that_have_ended_are_not_waited_for():
     assert bid["spec"]["blocks"] == 3
 
 
+def test_a_new_bid_is_not_taken_for_the_last_one_whose_leases_still_drain():
+    """Both have one name: deleting it would go on for as long as they drain."""
+    ranks = job(2, 2)
+    pods = [pod(f"train-{n}", owner=ranks) for n in range(2)]
+    (bid,) = bids(plan(pods, jobs=[ranks]))
+    bid = {**bid, "metadata": {**bid["metadata"], "uid": "b2"}}
+    on_host = {"name": host_name("default", bid["metadata"]["name"])}
+    leases = [
+        {
+            "metadata": {"name": f"old-{part}", "namespace": "default"},
+            "spec": {"bid": on_host, "part": part, "parts": 2},
+            "status": {"phase": "Draining", "ready": True},
+        }
+        for part in range(2)
+    ]
+    planned = plan(pods, jobs=[ranks], bids=[bid], leases=leases)
+    assert [type(one) for one in planned] == [Explain, Explain, ReleaseLease, ReleaseLease]
+
+
 def test_a_gang_offers_what_its_agents_strategy_says():
     ranks = job(2, 2)
     pods = [pod(f"train-{n}", owner=ranks) for n in range(2)]

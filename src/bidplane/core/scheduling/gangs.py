@@ -81,6 +81,9 @@ def step(
     if bid is None:
         return _without_bid(pod, gang, waiting, place, needed)
     blocks = blocks_of(snapshot, bid)
+    if _is_undecided(bid):
+        # What the gang's last bid had, which was called the same, may still be leaving.
+        blocks = list(filter(is_held, blocks))
     if phase_of(bid) == BidPhase.ENDED or (blocks and not any(map(is_held, blocks))):
         # What it won is over, or ends. A bid wins once, so ask anew, all together.
         return [DeleteBid(bid)] if place == 0 else []

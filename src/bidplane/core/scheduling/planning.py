@@ -199,15 +199,25 @@ def _bids_without_pod(snapshot: Snapshot, gangs: Gangs) -> Iterator[Operation]:
             yield DeleteBid(bid)
 
 
+def _is_of_the_last(lease: Object, won: Mapping[str, str]) -> bool:
+    """Whether a lease drains that the bid of its name did not win."""
+    id = won.get(lease["spec"]["bid"]["name"], "")
+    return phase_of(lease) == Phase.DRAINING and not (
+        id and lease["metadata"]["name"].startswith(id)
+    )
+
+
 def _idle_leases(snapshot: Snapshot, gangs: Gangs, pending: list[Object]) -> Iterator[Operation]:
     # By name, not by what the bid says: bids, pods and leases are read one after the
     # other, and a lease may be seen before the bid that won it.
     wanted = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
     wanted |= {on_host(bid) for pod in pending if (bid := bid_of(snapshot, pod)) is not None}
-    wanted |= {
+    of_gangs = {
         host_name(namespace, gang_bid_name(name))
         for namespace, name in filter(None, map(gangs.key, pending))
     }
+    # A gang's next bid has the name of its last: what that one had, and drains, is not for it.
+    won = {on_host(bid): (bid.get("status") or {}).get("lease", "") for bid in snapshot.bids}
     by_hand = {on_host(bid) for bid in snapshot.bids if is_by_hand(bid)}
     # A gang is let go of as a whole: while one of its pods runs, so are all of its blocks.
     busy = {lease["spec"]["bid"]["name"] for lease in snapshot.leases if is_used(snapshot, lease)}
@@ -217,6 +227,7 @@ def _idle_leases(snapshot: Snapshot, gangs: Gangs, pending: list[Object]) -> Ite
             # Without a phase it was only just made, and says nothing yet.
             or phase_of(lease) in ("", Phase.RELEASED)
             or lease["spec"]["bid"]["name"] in wanted
+            or (lease["spec"]["bid"]["name"] in of_gangs and not _is_of_the_last(lease, won))
             or lease["spec"]["bid"]["name"] in by_hand
             or lease["spec"]["bid"]["name"] in busy
             # An order's waits for the pod that names it; the exchange gives it back in time.
