@@ -64,7 +64,9 @@ def node(
 ) -> Iterator[None]:
     """A node, for as long as it is needed; its pods end before it does."""
     command = [*BIDPLANE, "node", "--name", name, "--images", "images.yaml", "--sandbox", sandbox]
-    command += ["--trusted", "default", "--state", str(folder / name)]
+    state = Path(tempfile.mkdtemp(prefix="state-", dir=folder))  # never another node's
+    state.chmod(0o755)
+    command += ["--trusted", "default", "--state", str(state)]
     process = started([*command, *options], "Ctrl-C stops the node", folder)
     try:
         yield
