@@ -12,6 +12,7 @@ from bidplane.api import labels
 from bidplane.api.exchange import PoolPrice, Prices, Wallet
 from bidplane.api.kinds import BID
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price
+from bidplane.core.chain import block_size
 from bidplane.errors import UserError
 
 # As the lanes are trained now: a card that fell back to x4 is not x16.
@@ -50,8 +51,9 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     pool: str
     gpus: int
+    sold_as: int  # the GPUs of the block that it is sold as: 3 are sold as 4, and 4 are paid for
     price: str  # credits per GPU-hour
-    cost_per_hour: str  # of all of them
+    cost_per_hour: str  # of all that are paid for
     free: int  # GPUs nobody leases; they may be in several link domains
     wins_without_displacing: bool
     wallet_seconds: int  # how long the wallet would pay for it
@@ -107,28 +109,45 @@ def bid(
 
 
 def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list[Quote]:
-    """The cheapest first."""
+    """
+    The cheapest first. Up to 8 GPUs as one block, in one link domain; more of them anywhere.
+    """
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
-    chosen = [p for p in prices.pools if pool in ("", p.pool) and p.devices >= gpus]
+    sold = block_size(gpus) or gpus
+    chosen = [p for p in prices.pools if _is_named(p, pool) and _sells(p, sold)]
     if not chosen:
         there = ", ".join(f"{p.pool} ({p.devices})" for p in prices.pools) or "none"
-        what = f"pool {pool!r} has no {gpus} GPUs" if pool else f"no pool has {gpus} GPUs"
-        raise UserError(f"{what}; the pools are: {there}")
+        whole = " in one link domain" if block_size(gpus) else ""
+        what = f"pool {pool!r} has" if pool else "no pool has"
+        no = "no " if pool else ""
+        raise UserError(f"{what} {no}{gpus} GPUs{whole}; the pools are: {there}")
     available = parse_credits(wallet.available)
-    found = [_quote(p, gpus, available) for p in chosen]
+    found = [_quote(p, gpus, sold, available) for p in chosen]
     return sorted(found, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool))
 
 
-def _quote(pool: PoolPrice, gpus: int, available: int) -> Quote:
+def _is_named(price: PoolPrice, pool: str) -> bool:
+    return pool in ("", price.pool, price.pool.partition("/")[0])
+
+
+def _sells(price: PoolPrice, sold: int) -> bool:
+    # Before the first round nobody knows how its GPUs are linked.
+    is_block = price.classes and block_size(sold)
+    return str(sold) in price.classes if is_block else price.devices >= sold
+
+
+def _quote(pool: PoolPrice, gpus: int, sold: int, available: int) -> Quote:
     free = pool.devices - pool.leased
-    price = max(parse_credits(pool.price), parse_credits(pool.base))
+    base = parse_credits(pool.base)
+    price = max(parse_credits(pool.classes.get(str(sold), pool.price)), base)
     return Quote(
         pool=pool.pool,
         gpus=gpus,
+        sold_as=sold,
         price=format_credits(price),
-        cost_per_hour=format_credits(price * gpus),
+        cost_per_hour=format_credits(price * sold),
         free=free,
-        wins_without_displacing=free >= gpus,
-        wallet_seconds=available * SECONDS_PER_HOUR // max(1, price * gpus),
+        wins_without_displacing=free >= sold and price == base,
+        wallet_seconds=available * SECONDS_PER_HOUR // max(1, price * sold),
     )
