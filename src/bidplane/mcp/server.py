@@ -56,7 +56,7 @@ class Tools:
         return _plain(await self._client.prices())
 
     async def quote(self, gpus: int = 1, pool: str = "") -> dict[str, Any]:
-        """What so many GPUs would cost per hour now, the cheapest pool first. `soldAs`: paid for."""
+        """What so many GPUs would cost an hour, the cheapest pool first; `soldAs` are paid for."""
         with _told():
             found = await self._client.quote(gpus=gpus, pool=pool)
         return {"quotes": [_plain(quote) for quote in found]}
