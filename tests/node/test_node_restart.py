@@ -35,13 +35,24 @@ users: [{{name: c, user: {{token: "{box.api.token}"}}}}]
 """
         )
 
-    async def start(self):
+    def _command(self):
         command = [sys.executable, "-m", "bidplane", "node", "--name", self._box.name]
         command += ["--kubeconfig", str(self._kubeconfig), "--images", str(self._images)]
-        command += ["--volumes", str(self._volumes)]
-        command += ["--state", str(self._box.settings.state), "--network", "loopback"]
+        command += ["--volumes", str(self._volumes), "--trusted", "*"]
+        return [*command, "--state", str(self._box.settings.state), "--network", "loopback"]
+
+    async def refused(self):
+        """A second one, in the same folder."""
+        second = await asyncio.create_subprocess_exec(
+            *self._command(), stderr=asyncio.subprocess.PIPE
+        )
+        _, said = await second.communicate()
+        assert second.returncode
+        return said.decode()
+
+    async def start(self):
         self._process = await asyncio.create_subprocess_exec(
-            *command, "--trusted", "*", stdout=asyncio.subprocess.PIPE, start_new_session=True
+            *self._command(), stdout=asyncio.subprocess.PIPE, start_new_session=True
         )
         said = b""
         while b"Ctrl-C stops" not in said:
@@ -64,6 +75,7 @@ def test_a_killed_agent_loses_no_pod_and_starts_none_twice(box):
         agent = Agent(box)
         said = await agent.start()
         assert box.name in said
+        assert "a node already runs with its state in" in await agent.refused()
         await box.create("stays", "echo started >> /kept/log; sleep 777.25",
                          pod=kept(box), volumeMounts=MOUNT)  # fmt: skip
         await box.create("ends", "echo done; sleep 1; exit 5")

@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import IO, Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -35,6 +35,7 @@ from bidplane.node.process.confine import Bare, Bubblewrap, Engine, Podman, find
 from bidplane.node.process.limits import Cgroups
 from bidplane.node.process.settings import Settings
 from bidplane.runtime.certificates import Certificates, ensure
+from bidplane.runtime.holding import HeldByAnother, hold
 from bidplane.runtime.installation import Installation
 from bidplane.runtime.serve import bind
 from bidplane.wire.names import subdomain_problems
@@ -117,7 +118,8 @@ def node(
         declared_fleet = _simulated(fleet, name)
         kept = _state(state, chosen, passable=False)
         kubelet = _kubelet(chosen, kept, address, port, where, client_ca, pair)
-        uvloop.run(_simulate(client, declared_fleet, kubelet))
+        with _alone_in(kept):
+            uvloop.run(_simulate(client, declared_fleet, kubelet))
         return
     settings = Settings(
         node=chosen,
@@ -134,7 +136,8 @@ def node(
     )
     kubelet = _kubelet(chosen, settings.state, address, port, where, client_ca, pair)
     declared = _declared(fleet, chosen)
-    uvloop.run(_foreground(client, settings, declared, runtime, kubelet))
+    with _alone_in(settings.state):
+        uvloop.run(_foreground(client, settings, declared, runtime, kubelet))
 
 
 class Kubelet(NamedTuple):
@@ -278,6 +281,17 @@ def _state(given: Path | None, name: str, *, passable: bool = True) -> Path:
                     " choose another place with --state"
                 )
     return root.resolve()
+
+
+def _alone_in(state: Path) -> IO[str]:
+    """Two agents in one folder would each take the other's pods for their own."""
+    try:
+        return hold(state)
+    except HeldByAnother as holder:
+        raise UserError(
+            f"a node already runs with its state in {state} ({holder}); stop that one, or choose"
+            " another place with --state"
+        ) from None
 
 
 async def _foreground(

@@ -12,8 +12,6 @@ An installation is a folder.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import uuid
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +23,7 @@ from bidplane.runtime import certificates, credentials
 from bidplane.runtime.certificates import Certificates
 from bidplane.runtime.clientcerts import Signer
 from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
+from bidplane.runtime.holding import HeldByAnother, hold
 
 _COMPONENT_TOKEN_SECONDS = 3600
 
@@ -70,26 +69,17 @@ class Installation:
     def lock(self) -> None:
         """Hold the folder for this process; raises `UserError` when another holds it."""
         try:
-            handle = (self.folder / "lock").open("a+")
+            self._lock = hold(self.folder)
         except OSError as error:
             raise UserError(
                 f"cannot write to the data directory {self.folder}: {error.strerror};"
                 " choose another with --data"
             ) from error
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            handle.seek(0)
-            holder = handle.read().strip() or "another process"
-            handle.close()
+        except HeldByAnother as holder:
             raise UserError(
                 f"the data directory {self.folder} is in use by a running Bidplane ({holder});"
                 " stop that one, or choose another directory with --data"
             ) from None
-        handle.truncate(0)
-        handle.write(f"process {os.getpid()}")
-        handle.flush()
-        self._lock = handle  # held until this process ends
 
     @property
     def lock_descriptor(self) -> int:
