@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+
+from bidplane.api.crds import all_crds
+from bidplane.api.kinds import AGENT, BID, CRD, GPU_LEASE, POOL
+from bidplane.errors import AlreadyExists, ApiError
+from bidplane.kube.client import Client
 
 FLEET = """
 nodes:
@@ -178,3 +185,17 @@ def bidplane(tmp_path_factory: pytest.TempPathFactory, kubectl: str) -> Iterator
     installation.up()
     yield installation
     installation.close()
+
+
+async def define(host: Client) -> None:
+    """Our kinds on a real cluster, which serves them a moment after they are defined."""
+    for crd in all_crds():
+        with suppress(AlreadyExists):
+            await host.create(CRD, crd)
+    async with asyncio.timeout(30):
+        for kind in (AGENT, BID, GPU_LEASE, POOL):
+            while True:
+                with suppress(ApiError):
+                    await host.list(kind)
+                    break
+                await asyncio.sleep(0.1)

@@ -21,9 +21,8 @@ from typing import Any
 import pytest
 
 from bidplane.api.crds import all_crds
-from bidplane.api.kinds import AGENT, CRD
+from bidplane.api.kinds import AGENT
 from bidplane.drivers.embedded import EmbeddedDriver
-from bidplane.errors import AlreadyExists
 from bidplane.exchange.service import Exchange
 from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger
@@ -40,6 +39,7 @@ from bidplane.web.podstreams import NodeStreams
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.server import admit, offer, plane_of_account
 
+from .conftest import define
 from .test_bid_to_pod_on_kubernetes import has_wallet, until
 from .test_ranks_find_each_other import WHO, container
 
@@ -151,9 +151,7 @@ async def bidplane(site: Site) -> AsyncIterator[HttpClient]:
     streams = NodeStreams(
         lambda: for_streams, token=lambda: cluster.token, ca_file=str(certificates.ca)
     )
-    for crd in all_crds():
-        with contextlib.suppress(AlreadyExists):
-            await host.create(CRD, crd)
+    await define(host)
     planes = Planes(
         folder / "planes",
         clock=clock,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.crds import all_crds
-from bidplane.api.kinds import AGENT, CRD, GPU_LEASE, NODE, POD, RESOURCE_CLAIM
+from bidplane.api.kinds import AGENT, GPU_LEASE, NODE, POD, RESOURCE_CLAIM
 from bidplane.drivers.embedded import EmbeddedDriver
-from bidplane.errors import AlreadyExists, NotFound
+from bidplane.errors import NotFound
 from bidplane.exchange.service import Exchange
 from bidplane.kube.client import Client
 from bidplane.kube.http import HttpClient
@@ -33,14 +33,15 @@ from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import admit, offer
 
-from .conftest import pod
+from .conftest import define, pod
 
 pytestmark = [pytest.mark.slow, pytest.mark.kube]
 
+# Of a product of its own: the cluster may have slices that other tests left behind.
 FLEET = Fleet(
-    nodes=[NodeDeclaration(name="box", product="H100", gpus=2)],
+    nodes=[NodeDeclaration(name="box", product="Story-1", gpus=2)],
     pools=[
-        PoolDeclaration(product="H100", floor_price="0.20", notice_seconds=3, restart_seconds=3)
+        PoolDeclaration(product="Story-1", floor_price="0.20", notice_seconds=3, restart_seconds=3)
     ],
 )
 WITHIN = 30.0
@@ -54,9 +55,7 @@ async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, P
         HttpClient(cluster.url, token=cluster.token, ca_file=str(cluster.ca_file)) for _ in range(3)
     ]
     host, for_exchange, for_node = clients
-    for crd in all_crds():
-        with suppress(AlreadyExists):
-            await host.create(CRD, crd)
+    await define(host)
     planes = Planes(
         folder / "planes",
         clock=clock,
