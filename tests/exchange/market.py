@@ -71,3 +71,11 @@ class Market:
         account = self.ledger.account(f"fund/{pool}")
         assert account is not None
         return account.posted
+
+    def kept(self) -> list[Lease]:
+        """What is kept for leases that move."""
+        return [lease for lease in self.ledger.live_leases() if lease.is_kept]
+
+    def moved(self) -> Lease:
+        (found,) = [lease for lease in self.ledger.live_leases() if lease.reason == "Moved"]
+        return found

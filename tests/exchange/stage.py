@@ -153,3 +153,24 @@ def outcome(stage: Stage) -> list[tuple[str, int, int]]:
     found = [(a.id, a.posted, a.held) for a in ledger.accounts()]
     ledger.close()
     return found
+
+
+def crash_at_every_write(
+    tmp_path: Path, story: Callable[[Stage], Awaitable[None]], *, writes: int
+) -> None:
+    """The story comes to the same end, wherever it is killed; it has more than `writes` places."""
+    (tmp_path / "calm").mkdir()
+    calm = play(tmp_path / "calm", story)
+    assert calm.host.writes > writes
+    for write in range(1, calm.host.writes + 1):
+        for after in (False, True):
+            folder = tmp_path / f"{write}-{after}"
+            folder.mkdir()
+
+            async def killed(stage: Stage, write: int = write, after: bool = after) -> None:
+                stage.host.kill_at, stage.host.kill_after = write, after
+                await story(stage)
+
+            stage = play(folder, killed)
+            assert stage.deaths == 1
+            assert outcome(stage) == outcome(calm), f"killed at write {write}, after={after}"

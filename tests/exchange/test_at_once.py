@@ -11,7 +11,7 @@ from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE
 from bidplane.core.market.early import FILL_MILLISECONDS, MOST
 from bidplane.ledger.records import TransferKind
 
-from .stage import Stage, outcome, play, settle, slice_spec
+from .stage import Stage, crash_at_every_write, play, settle, slice_spec
 
 
 async def with_a_float(stage: Stage) -> None:
@@ -92,21 +92,7 @@ async def asks_and_leaves(stage: Stage) -> None:
 
 
 def test_a_crash_at_any_write_sells_once_and_loses_nothing(tmp_path: Path) -> None:
-    (tmp_path / "calm").mkdir()
-    calm = play(tmp_path / "calm", asks_and_leaves)
-    assert calm.host.writes > 8
-    for write in range(1, calm.host.writes + 1):
-        for after in (False, True):
-            folder = tmp_path / f"{write}-{after}"
-            folder.mkdir()
-
-            async def story(stage: Stage, write: int = write, after: bool = after) -> None:
-                stage.host.kill_at, stage.host.kill_after = write, after
-                await asks_and_leaves(stage)
-
-            stage = play(folder, story)
-            assert stage.deaths == 1
-            assert outcome(stage) == outcome(calm), f"killed at write {write}, after={after}"
+    crash_at_every_write(tmp_path, asks_and_leaves, writes=8)
 
 
 def fees(stage: Stage) -> int:

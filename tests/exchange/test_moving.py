@@ -12,17 +12,13 @@ import pytest
 
 from bidplane.api.lease import Phase
 from bidplane.exchange.views import explanation, round_view
-from bidplane.ledger.records import Lease, TransferKind, lease_id
+from bidplane.ledger.records import TransferKind, lease_id
 from bidplane.ledger.rounds import explain_bid, replay
 
 from .market import Market
-from .words import PRICE, agent, bid, gpus
+from .words import PRICE, agent, bid, gpus, movable
 
 MINUTE = 61.0
-
-
-def movable(name: str, **more: Any) -> Any:
-    return msgspec.structs.replace(agent(name, refill=1000), movable=True, **more)
 
 
 @pytest.fixture
@@ -43,20 +39,11 @@ def scattered(market: Market) -> Market:
     return market
 
 
-def kept(market: Market) -> list[Lease]:
-    return [lease for lease in market.ledger.live_leases() if lease.is_kept]
-
-
-def moved(market: Market) -> Lease:
-    (found,) = [lease for lease in market.ledger.live_leases() if lease.reason == "Moved"]
-    return found
-
-
 def test_a_block_that_fits_nowhere_is_made_room_for(scattered: Market) -> None:
     fund = scattered.fund()
     report = scattered.round(bid("big", "big", 8, PRICE))
     assert report.bids["big"].phase == "Won"
-    big, gone, (there,) = scattered.lease("big"), moved(scattered), kept(scattered)
+    big, gone, (there,) = scattered.lease("big"), scattered.moved(), scattered.kept()
     assert not big.ready
     assert big.waits_for == (gone.id,)
     assert len(big.devices) == 8
@@ -75,7 +62,7 @@ def test_a_block_that_fits_nowhere_is_made_room_for(scattered: Market) -> None:
 
 def test_who_moved_goes_on_at_its_price_and_who_paid_has_its_block(scattered: Market) -> None:
     scattered.round(bid("big", "big", 8, PRICE))
-    gone, (there,) = moved(scattered), kept(scattered)
+    gone, (there,) = scattered.moved(), scattered.kept()
     scattered.leave(gone.bid_uid)
     assert scattered.lease("big").ready
     # Its pod comes back and bids as it did; nobody contests what is kept for it.
@@ -86,7 +73,7 @@ def test_who_moved_goes_on_at_its_price_and_who_paid_has_its_block(scattered: Ma
     assert report.bids["again"].message == (
         "goes on with 4 GPUs in h100, kept for it when its lease was moved, at 0.10 per GPU-hour"
     )
-    assert kept(scattered) == []
+    assert scattered.kept() == []
     scattered.claim("again", "big")
     assert scattered.lease("again").phase is Phase.ACTIVE
     assert scattered.lease("big").phase is Phase.ACTIVE
@@ -102,24 +89,24 @@ def test_the_round_shows_it_and_comes_out_the_same_again(scattered: Market) -> N
     report = scattered.round(bid("big", "big", 8, PRICE))
     (record,) = scattered.ledger.rounds_after(report.round - 1, limit=1)
     assert replay(record).is_same
-    gone = moved(scattered)
+    gone = scattered.moved()
     outcomes = round_view(record, agent=gone.agent).outcomes
     assert [(o.event, o.gpus) for o in outcomes] == [("Moved", 4)]
     assert outcomes[0].message == (
-        f"moves from {gone.domain} to {kept(scattered)[0].domain}, to make room;"
+        f"moves from {gone.domain} to {scattered.kept()[0].domain}, to make room;"
         " compensated with 0.006667"
     )
 
 
 def test_what_nobody_takes_up_is_free_again_and_costs_nothing(scattered: Market) -> None:
     scattered.round(bid("big", "big", 8, PRICE))
-    gone, (there,) = moved(scattered), kept(scattered)
+    gone, (there,) = scattered.moved(), scattered.kept()
     scattered.leave(gone.bid_uid)
     balance = scattered.balance(gone.agent)
     scattered.round(after=59)
-    assert kept(scattered)
+    assert scattered.kept()
     scattered.round(after=2)
-    assert kept(scattered) == []
+    assert scattered.kept() == []
     assert scattered.balance(gone.agent) == balance
     ended = scattered.ledger.lease(there.id)
     assert ended is not None
@@ -177,7 +164,7 @@ def test_agents_of_one_owner_cannot_draw_from_the_fund(scattered: Market) -> Non
             commit.change_lease(msgspec.structs.replace(lease, owner="one"))
     fund = scattered.fund()
     scattered.round(bid("big", "big", 8, PRICE), agents=same)
-    assert moved(scattered).compensation == 0
+    assert scattered.moved().compensation == 0
     compensated = [
         t for t in scattered.ledger.transfers_of("fund/h100") if t.kind is TransferKind.COMPENSATION
     ]
@@ -187,34 +174,34 @@ def test_agents_of_one_owner_cannot_draw_from_the_fund(scattered: Market) -> Non
 
 def test_only_its_own_kind_of_bid_takes_up_what_is_kept(scattered: Market) -> None:
     scattered.round(bid("big", "big", 8, PRICE))
-    gone, (there,) = moved(scattered), kept(scattered)
+    gone, (there,) = scattered.moved(), scattered.kept()
     scattered.leave(gone.bid_uid)
     scattered.round(bid("less", gone.agent, 2, 1), bid("not-mine", "big", 4, 1))
-    assert kept(scattered), "it was taken by a bid for something else, or by somebody else"
+    assert scattered.kept(), "it was taken by a bid for something else, or by somebody else"
     elsewhere = msgspec.structs.replace(bid("other", gone.agent, 4, PRICE), pool="nowhere")
     scattered.round(elsewhere)
-    assert kept(scattered)
-    assert there.devices == kept(scattered)[0].devices
+    assert scattered.kept()
+    assert there.devices == scattered.kept()[0].devices
 
 
 def test_an_agent_that_is_deleted_leaves_nothing_kept(scattered: Market) -> None:
     scattered.round(bid("big", "big", 8, PRICE))
-    gone = moved(scattered)
+    gone = scattered.moved()
     scattered.round(
         agents=tuple(a for a in scattered.world.agents if a.name != gone.agent),
         bids=tuple(b for b in scattered.world.bids if b.agent != gone.agent),
     )
-    assert kept(scattered) == []
+    assert scattered.kept() == []
     assert scattered.lease("big").ready
 
 
 def test_a_device_that_goes_is_not_kept(scattered: Market) -> None:
     scattered.round(bid("big", "big", 8, PRICE))
-    (there,) = kept(scattered)
+    (there,) = scattered.kept()
     scattered.round(
         devices=tuple(d for d in scattered.world.devices if d.device != there.devices[0])
     )
-    assert kept(scattered) == []
+    assert scattered.kept() == []
 
 
 def test_a_restart_between_any_two_rounds_changes_nothing(scattered: Market) -> None:
@@ -222,7 +209,7 @@ def test_a_restart_between_any_two_rounds_changes_nothing(scattered: Market) -> 
     scattered.restart()
     scattered.round(bid("big", "big", 8, PRICE))
     scattered.restart()
-    gone, (there,) = moved(scattered), kept(scattered)
+    gone, (there,) = scattered.moved(), scattered.kept()
     scattered.leave(gone.bid_uid)
     scattered.restart()
     scattered.round(bid("again", gone.agent, 4, PRICE))

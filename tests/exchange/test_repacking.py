@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
 from bidplane.api.lease import Phase
 from bidplane.exchange.views import round_view
-from bidplane.ledger.records import Lease
 from bidplane.ledger.rounds import replay
 from bidplane.ledger.verify import verify
 
 from .market import Market
-from .words import PRICE, agent, bid, gpus, parted, pool, with_memory
+from .words import PRICE, agent, bid, gpus, movable, parted, pool, with_memory
 
 MINUTE = 61.0
-
-
-def movable(name: str, **more: Any) -> Any:
-    return msgspec.structs.replace(agent(name, refill=1000), movable=True, **more)
 
 
 @pytest.fixture
@@ -42,19 +35,10 @@ def scattered(market: Market) -> Market:
     return market
 
 
-def kept(market: Market) -> list[Lease]:
-    return [lease for lease in market.ledger.live_leases() if lease.is_kept]
-
-
-def moved(market: Market) -> Lease:
-    (found,) = [lease for lease in market.ledger.live_leases() if lease.reason == "Moved"]
-    return found
-
-
 def test_who_pays_for_it_gets_a_whole_gpu(scattered: Market) -> None:
     report = scattered.round(bid("whole", "big", 1, 20 * PRICE))
     assert report.bids["whole"].phase == "Won"
-    whole, gone, (there,) = scattered.lease("whole"), moved(scattered), kept(scattered)
+    whole, gone, (there,) = scattered.lease("whole"), scattered.moved(), scattered.kept()
     assert whole.waits_for == (gone.id,)
     assert whole.devices == (gone.devices[0].whole,)
     assert there.devices[0].whole != whole.devices[0]
@@ -67,10 +51,10 @@ def test_who_pays_for_it_gets_a_whole_gpu(scattered: Market) -> None:
 
 def test_all_go_on_where_they_are_now(scattered: Market) -> None:
     scattered.round(bid("whole", "big", 1, 20 * PRICE))
-    gone, (there,) = moved(scattered), kept(scattered)
+    gone, (there,) = scattered.moved(), scattered.kept()
     # A bid of another shape does not take it; of the same it does.
     scattered.round(bid("other", gone.agent, 1, 2 * PRICE, share="2g.20gb"))
-    assert kept(scattered) == [there]
+    assert scattered.kept() == [there]
     scattered.leave(gone.bid_uid)
     report = scattered.round(bid("again", gone.agent, 1, 2 * PRICE, share="1g.10gb"))
     assert scattered.lease("again").devices == there.devices
@@ -84,9 +68,9 @@ def test_it_is_in_the_rounds_record_and_the_ledger_is_sound(scattered: Market) -
     report = scattered.round(bid("whole", "big", 1, 20 * PRICE))
     (record,) = scattered.ledger.rounds_after(report.round - 1, limit=1)
     assert replay(record).is_same
-    gone = moved(scattered)
+    gone = scattered.moved()
     (outcome,) = round_view(record, agent=gone.agent).outcomes
-    there = kept(scattered)[0].devices[0]
+    there = scattered.kept()[0].devices[0]
     assert (outcome.event, outcome.share) == ("Moved", "1g.10gb")
     assert outcome.message.startswith(f"moves from {gone.devices[0].name} to {there.name}")
     scattered.restart()
@@ -114,7 +98,7 @@ def test_nobody_moves_for_nothing(scattered: Market, why: str) -> None:
             scattered.change(devices=with_memory(gpus(3)))
     scattered.round(bid("whole", "big", 1, price))
     assert [lease for lease in scattered.ledger.live_leases() if lease.reason == "Moved"] == []
-    assert kept(scattered) == []
+    assert scattered.kept() == []
     won = scattered.ledger.lease_of_bid("whole")
     assert (won is not None) == (why == "free")
 
@@ -137,5 +121,5 @@ def test_agents_of_one_owner_owe_each_other_nothing(scattered: Market) -> None:
     assert len(away) == 1
     scattered.leave(*({"f0", "f1"} - set(away)), after=MINUTE)
     scattered.round(bid("whole", "big", 1, PRICE), after=MINUTE)
-    assert moved(scattered).compensation == 0
+    assert scattered.moved().compensation == 0
     assert scattered.lease("whole").charged == 0

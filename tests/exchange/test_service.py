@@ -16,7 +16,7 @@ from bidplane.api.kinds import AGENT, BID, GPU_LEASE
 from bidplane.api.lease import FINALIZER
 from bidplane.exchange.projector import lease_object, lease_status
 
-from .stage import Stage, outcome, play, settle
+from .stage import Stage, crash_at_every_write, outcome, play, settle
 
 
 async def trainer_and_chat(stage: Stage) -> None:
@@ -58,21 +58,7 @@ def test_the_story_without_a_crash(tmp_path: Path) -> None:
 
 
 def test_a_crash_at_any_write_changes_nothing(tmp_path: Path) -> None:
-    (tmp_path / "calm").mkdir()
-    calm = play(tmp_path / "calm", trainer_and_chat)
-    assert calm.host.writes > 20
-    for write in range(1, calm.host.writes + 1):
-        for after in (False, True):
-            folder = tmp_path / f"{write}-{after}"
-            folder.mkdir()
-
-            async def story(stage: Stage, write: int = write, after: bool = after) -> None:
-                stage.host.kill_at, stage.host.kill_after = write, after
-                await trainer_and_chat(stage)
-
-            stage = play(folder, story)
-            assert stage.deaths == 1
-            assert outcome(stage) == outcome(calm), f"killed at write {write}, after={after}"
+    crash_at_every_write(tmp_path, trainer_and_chat, writes=20)
 
 
 def test_a_host_that_is_away_is_told_when_it_is_back(tmp_path: Path) -> None:

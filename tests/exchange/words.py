@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from bidplane.api.lease import Device
@@ -24,6 +26,11 @@ def agent(name: str, *, owner: str = "", refill: int = 10, deleting: bool = Fals
         cap=2 * refill * CREDIT,
         deleting=deleting,
     )
+
+
+def movable(name: str, **more: Any) -> AgentView:
+    """Rich, and its leases may be moved."""
+    return msgspec.structs.replace(agent(name, refill=1000), movable=True, **more)
 
 
 def pool(name: str = "h100", *, floor: int = 100_000, notice: int = 30) -> PoolView:
