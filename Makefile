@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup up check test test-kube kube kernel lint types layers format lock clean
+.PHONY: help setup up check test explore test-kube kube kernel lint types layers format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ test: setup kubectl lint types layers ## everything that needs no real Kubernete
 
 test-kube: setup kube kernel ## the behaviour tests, on our planes, on real Kubernetes and on other machines
 	@$(BIN)/pytest -m "kube or elsewhere" tests
+
+explore: setup ## the property tests, on cases drawn anew each time
+	@BIDPLANE_EXPLORE=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "hypothesis and not kube and not elsewhere"
 
 kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 minutes)
 	@$(BIN)/python -m bidplane.testing.rig build

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -99,6 +99,12 @@ def step(
             return Seat(node)
         if needed <= 0:
             return Alone()
+        if not free:
+            # A place outside this bid was lost, and a bid cannot grow once it has won: who is
+            # missing asks beside it. Blocks that pods are leaving will be had again as they are.
+            leaving = len(busy) - sum(_sits_on(busy, member) for member in members)
+            if place < needed - leaving:
+                return Alone()
     first = list(waiting[: bid["spec"].get("blocks", 1)])
     if pod not in first:
         return [_after_the_others(pod, gang)]
@@ -136,10 +142,15 @@ def _after_the_others(pod: Object, gang: Gang) -> Explain:
 
 def _is_settled(snapshot: Snapshot, pod: Object) -> bool:
     """Whether it has a place that it is not about to lose."""
+    return _sits_on(filter(is_held, snapshot.leases), pod)
+
+
+def _sits_on(leases: Iterable[Object], pod: Object) -> bool:
+    """Whether it runs, or is about to, on one of these, and is not leaving it."""
     if not is_bound(pod) or is_deleted(pod) or phase_of(pod) in FINISHED:
         return False
     node = pod["spec"]["nodeName"]
-    return any(name_of(lease) == node and is_held(lease) for lease in snapshot.leases)
+    return any(name_of(lease) == node for lease in leases)
 
 
 def _is_undecided(bid: Object) -> bool:

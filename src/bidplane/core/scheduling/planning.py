@@ -53,6 +53,7 @@ from bidplane.core.scheduling.seen import (
     is_pending,
     is_used,
     lease_of,
+    name_of,
     on_host,
     phase_of,
 )
@@ -186,6 +187,7 @@ def _bids_without_pod(snapshot: Snapshot, gangs: Gangs) -> Iterator[Operation]:
     """The garbage collector removes a gone pod's bid; that of one that ends is ours to end."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
     live = {gangs.key(pod) for pod in snapshot.pods if phase_of(pod) not in FINISHED}
+    host = {name_of(lease): lease["spec"]["bid"]["name"] for lease in snapshot.leases}
     for bid in snapshot.bids:
         marks = bid["metadata"].get("labels") or {}
         gang = marks.get(labels.GANG)
@@ -196,6 +198,9 @@ def _bids_without_pod(snapshot: Snapshot, gangs: Gangs) -> Iterator[Operation]:
             continue  # written by hand: its owner ends it
         pod = by_uid.get(uid)
         if pod is None or phase_of(pod) in FINISHED or (is_deleted(pod) and not is_bound(pod)):
+            yield DeleteBid(bid)
+        elif is_bound(pod) and host.get(pod["spec"]["nodeName"], on_host(bid)) != on_host(bid):
+            # It bid for itself, and was given a block of its gang's before that won.
             yield DeleteBid(bid)
 
 
