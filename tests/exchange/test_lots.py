@@ -10,11 +10,12 @@ import pytest
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
 from bidplane.core.market import lots
+from bidplane.exchange import inventory
 from bidplane.exchange.snapshot import BidView, DeviceView, device_views
 from bidplane.ledger.records import lease_id
 
 from .market import Market
-from .words import PRICE, bid, gpus, pool
+from .words import PRICE, bid, gpus, parted, pool
 
 
 def machine(node: str, **attributes: list[Any]) -> tuple[DeviceView, ...]:
@@ -152,3 +153,16 @@ def test_a_tainted_device_is_not_sold_and_its_holder_keeps_it(market: Market) ->
     assert report.bids["b2"].phase is not BidPhase.WON
     assert market.round(devices=gpus(4)).bids["b2"].phase is BidPhase.WON
     assert market.ledger.lease(lease_id("b2")) is not None
+
+
+def test_the_shop_is_kept_while_the_same_things_are_for_sale() -> None:
+    shelves, devices = inventory.Shelves(), machine("n1", numaNode=[0, 0, 1, 1])
+    plain, picky = bid("b1", "trainer", 2, PRICE), bid("b2", "chat", 2, PRICE)
+    first = shelves.shop((pool(),), devices, [plain], {})
+    assert shelves.shop((pool(),), tuple(devices), [], {}) is first
+    split = shelves.shop((pool(),), devices, [plain, selecting(picky, ON_NODE_0)], {})
+    assert len(split.stocks) == 2
+    fewer = shelves.shop((pool(),), devices[1:], [plain], {})
+    assert [stock.devices for stock in fewer.stocks] == [3]
+    cut = (parted(pool()),)
+    assert [bool(stock.leaves) for stock in shelves.shop(cut, devices[1:], [], {}).stocks] == [True]

@@ -21,7 +21,6 @@ from bidplane.api.lease import Device
 from bidplane.api.money import GPU_WEIGHT, format_credits
 from bidplane.core.market import LotResult, instant, preemption
 from bidplane.core.market.instant import Float, Sale
-from bidplane.exchange import inventory
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView
 from bidplane.ledger import Ledger, budgets, leases
@@ -71,11 +70,7 @@ class Desk:
         """After a round: what it kept is for sale, at a price that follows from its own."""
         self._shop, self._seen = shop, self._ledger.head.sequence
         self._stocks = {item.lot: item for item in shop.stocks}
-        self._devices = {
-            lot: {inventory.device_key(d): d for d in self._stocks[lot].where}
-            for lot, devices in kept.items()
-            if devices
-        }
+        self._devices = {lot: self._stocks[lot].by_key for lot, devices in kept.items() if devices}
         self.floats = {
             lot.lot: Float(
                 lot=lot.lot,

@@ -8,7 +8,8 @@ What the exchange does each second, without a clock, a network or an event loop.
     clear     the round: who wins, who is displaced, at which prices
 
 All four are one commit of the ledger: a crash anywhere leaves all of it or none. The
-engine keeps nothing that the ledger does not have, so a new one simply goes on.
+engine keeps nothing that the ledger or the next snapshot does not have, so a new one simply
+goes on.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Engine:
         self.ledger = ledger
         self._round = ledger.last_round
         self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
+        self._shelves = inventory.Shelves()
         self.desk = Desk(ledger)
 
     def run_round(
@@ -70,7 +72,7 @@ class Engine:
             _keep_wallets(commit, snapshot)
             _observe(commit, snapshot)
             standing = standing_bids(commit, snapshot)
-            shop = inventory.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
+            shop = self._shelves.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
             _breach(commit, shop.stocks, snapshot.unusable)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)

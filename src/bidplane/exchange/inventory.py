@@ -44,6 +44,10 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def where(self) -> dict[Device, str]:
         return {device: name for name, members in self.domains.items() for device in members}
 
+    @cached_property
+    def by_key(self) -> dict[str, Device]:
+        return {device_key(device): device for device in self.where}
+
     def leaf(self, share: str) -> Leaf | None:
         return next((leaf for leaf in self.leaves if leaf.name == share), None)
 
@@ -94,6 +98,8 @@ _ORDER = (
 
 def _unkept(item: Stock, bid: BidView) -> str | None:
     """An attribute in which the devices of a block of this lot may differ."""
+    if not bid.match:
+        return None
     containers = list(item.domains.values())
     if bid.blocks > 1 or bid.spread:
         containers = [tuple(device for members in containers for device in members)]
@@ -147,6 +153,29 @@ def shop(
         for selector, problem in cut.broken.items():
             refused[pool.name, selector] = BidReason.BAD_BID, f"selector: {problem}"
     return Shop(tuple(stocks), true_of, refused)
+
+
+class Shelves:
+    """The shop of the last round, kept for as long as the same things are for sale."""
+
+    def __init__(self) -> None:
+        self._sold: tuple[object, ...] = ()
+        self._shop = Shop((), {}, {})
+
+    def shop(
+        self,
+        pools: Sequence[PoolView],
+        devices: Sequence[DeviceView],
+        bids: Iterable[BidView],
+        cards: Mapping[str, Mapping[str, mig.Profile]],
+    ) -> Shop:
+        # Of the bids, only what they select matters.
+        bids = [bid for bid in bids if any(c.selector for c in (bid, *bid.otherwise))]
+        # Snapshots repeat the very objects that have not changed: comparing them takes no time.
+        sold = (pools, devices, bids, cards)
+        if sold != self._sold:
+            self._sold, self._shop = sold, shop(pools, devices, bids, cards)
+        return self._shop
 
 
 def _age(bid: BidView) -> tuple[int, str]:
@@ -291,8 +320,9 @@ def incumbents(
         if is_protected(lease, at):
             continue
         seats: dict[str, list[str]] = {}
-        for device in lease.devices:
-            seats.setdefault(stock.where.get(device.whole, ""), []).append(device_key(device))
+        keys = tuple(map(device_key, lease.devices))
+        for device, key in zip(lease.devices, keys, strict=True):
+            seats.setdefault(stock.where.get(device.whole, ""), []).append(key)
         if "" in seats or not all(_is_sold(stock, device) for device in lease.devices):
             continue
         gang = {name: tuple(devices) for name, devices in sorted(seats.items())}
@@ -304,7 +334,7 @@ def incumbents(
                 owner=lease.owner,
                 lot=stock.lot,
                 domain=next(iter(gang)),
-                devices=tuple(device_key(device) for device in lease.devices),
+                devices=keys,
                 price=lease.max_price,
                 weight=_weight(lease, at),
                 reserve=min(lease.win_base, base),
@@ -344,8 +374,7 @@ def _is_sold(stock: Stock, device: Device) -> bool:
 
 def seat(stock: Stock, won: Won | Moved) -> tuple[Device, ...]:
     """The devices, or parts of devices, that a winner gets, or that are kept for who moves."""
-    keys = {device_key(device): device for device in stock.where}
-    whole = [keys[key] for key in won.devices]
+    whole = [stock.by_key[key] for key in won.devices]
     leaf = stock.leaf(won.share)
     if leaf is None:
         return tuple(whole)

@@ -215,10 +215,13 @@ class Commit:
     def write(self) -> Entry:
         """Write every row, and the journal row that covers them. Called once, by `Ledger`."""
         entries: list[Any] = []
+        keys: dict[str, list[Any]] = {}
+        for name, key in self._fresh | self._changed:
+            keys.setdefault(name, []).append(key)
         for name, table in JOURNALLED.items():  # accounts first: others refer to them
             fresh: list[Any] = []
             changed: list[Any] = []
-            for key in sorted(k for t, k in self._fresh | self._changed if t == name):
+            for key in sorted(keys.get(name, ())):
                 record = msgspec.structs.replace(self._known[name, key], sequence=self.sequence)
                 (fresh if (name, key) in self._fresh else changed).append(record)
                 entries.append([name, table.journalled(table.row(record))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
@@ -144,6 +144,7 @@ class Table(Generic[R]):
             if type_ not in (str, int, bytes)
         ]
         self._values = attrgetter(*self.columns)
+        self._has_bytes = bytes in self._types
 
     def row(self, record: R) -> Row:
         values = list(self._values(record))
@@ -162,8 +163,10 @@ class Table(Generic[R]):
         fields = msgspec.structs.fields(self.record)[len(row) :]
         return [*row, *(_encode(f.default, as_json=False) for f in fields)]
 
-    def journalled(self, row: Row) -> list[Value]:
+    def journalled(self, row: Row) -> Sequence[Value]:
         """The row as the journal repeats it. What is large is there by its hash."""
+        if not self._has_bytes:
+            return row
         return [f"sha256:{digest(value)}" if isinstance(value, bytes) else value for value in row]
 
 

@@ -14,7 +14,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from bidplane.ledger.records import (
     AccountKind,
@@ -37,7 +37,12 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<>": operator.ne,
     ">": operator.gt,
 }
-_Query = tuple[str, str, tuple[Value, ...]]
+_Query = tuple[str, tuple[Value, ...]]  # what is asked, and of what
+
+
+class _Selected(NamedTuple):
+    test: Callable[[Record], bool]
+    rows: dict[Value, Record]
 
 
 class MemoryStore:
@@ -47,8 +52,7 @@ class MemoryStore:
         self._last: dict[str, Record] = {}
         self.moved: dict[TransferKind, int] = {}  # micro-credits, by what for
         # What was asked for once is asked for again: its answers are kept up to date.
-        self._queries: dict[_Query, dict[Value, Record]] = {}
-        self._tests: dict[_Query, Callable[[Record], bool]] = {}
+        self._queries: dict[str, dict[_Query, _Selected]] = {}  # by table
         self._undo: list[tuple[Table[Any], Value, Record | None]] | None = None
 
     def __repr__(self) -> str:
@@ -113,12 +117,12 @@ class MemoryStore:
         self._queries.clear()
 
     def _selected(self, table: Table[R], where: str, args: tuple[Value, ...]) -> dict[Any, Record]:
-        query = (table.name, where, args)
-        if query not in self._queries:
-            test = self._tests[query] = _test(where, args)
-            rows = self._tables.get(table.name, {})
-            self._queries[query] = {key: record for key, record in rows.items() if test(record)}
-        return self._queries[query]
+        queries = self._queries.setdefault(table.name, {})
+        if (where, args) not in queries:
+            test, rows = _test(where, args), self._tables.get(table.name, {})
+            found = {key: record for key, record in rows.items() if test(record)}
+            queries[where, args] = _Selected(test, found)
+        return queries[where, args].rows
 
     def _write(self, table: Table[R], key: Value, record: R) -> None:
         _check(record)
@@ -136,12 +140,11 @@ class MemoryStore:
             rows.pop(key, None)
         else:
             rows[key] = record
-        for query, selected in self._queries.items():
-            if query[0] == table.name:
-                if record is not None and self._tests[query](record):
-                    selected[key] = record
-                else:
-                    selected.pop(key, None)
+        for test, selected in self._queries.get(table.name, {}).values():
+            if record is not None and test(record):
+                selected[key] = record
+            else:
+                selected.pop(key, None)
 
 
 def _test(where: str, args: tuple[Value, ...]) -> Callable[[Record], bool]:

@@ -58,15 +58,28 @@ class Clearing:
         self.accepted: list[Contestant] = []  # in rank order
         self.rejected: list[tuple[Contestant, Room]] = []  # in rank order, with what each met
         self.losers: list[Contestant] = []  # the same, by themselves
+        # Of the rejected, the first of each block that met the same: if it would not get in without
+        # a winner, nor would the others.
+        self._rivals: list[tuple[Contestant, Room]] = []
+        self._rival_ranks: list[tuple[int, int, str]] = []
         self.after: list[Room] = []  # what was left after each accepted one, if it was kept
         self._in_the_way: dict[Block, Contestant | None] = {}  # the same for all of one size
 
     def critical_price(self, winner: Contestant) -> int:
         """The least `winner` could have bid and still won; never below its reserve."""
-        for rival, met in self.rejected:
-            if rival.rank > winner.rank and met.fits_without(winner.block, rival.block):
+        first = bisect_left(self._rival_ranks, winner.rank)
+        for rival, met in self._rivals[first:]:
+            if met.fits_without(winner.block, rival.block):
                 return max(winner.reserve, winner.price_ahead_of(rival))
         return winner.reserve
+
+    def reject(self, loser: Contestant, *, first: bool = True) -> None:
+        """`first`: whether none of its block was rejected since the last was accepted."""
+        self.rejected.append((loser, self.room))
+        self.losers.append(loser)
+        if first:
+            self._rivals.append((loser, self.room))
+            self._rival_ranks.append(loser.rank)
 
     def price_to_win(self, outsider: Contestant) -> int | None:
         """The least that `outsider`, which is not accepted, would have won with."""
@@ -106,12 +119,15 @@ class Clearing:
 def clear(start: Room, contestants: Iterable[Contestant]) -> Clearing:
     """`start`: what the contestants compete for, with none of them inside."""
     result = Clearing(start)
+    too_large: set[Block] = set()  # for what is left now
     for contestant in sorted(contestants, key=lambda c: c.rank):
-        if result.room.fits(contestant.block):
+        block = contestant.block
+        if block not in too_large and result.room.fits(block):
             result.accepted.append(contestant)
-            result.room = result.room.take(contestant.block)
+            result.room = result.room.take(block)
             result.after.append(result.room)
+            too_large.clear()
         else:
-            result.rejected.append((contestant, result.room))
-            result.losers.append(contestant)
+            result.reject(contestant, first=block not in too_large)
+            too_large.add(block)
     return result

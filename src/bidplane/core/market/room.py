@@ -96,17 +96,13 @@ class Room:
 
     def _spare_with(self, block: Block, sign: int) -> Counters:
         if not block.is_pinned:
-            needs = need(block, self.leaves)
-            return tuple(n - sign * m for n, m in zip(self.spare, needs, strict=True))
+            change = operator.sub if sign > 0 else operator.add
+            return tuple(map(change, self.spare, need(block, self.leaves)))
         # A pinned one also breaks larger blocks, by how much depends on its domain.
         spare = self.spare
         for container, units in _pins(block):
-            free = self.free[container]
-            before, after = (
-                self._holds(container, free),
-                self._holds(container, free - sign * units),
-            )
-            spare = tuple(n - b + a for n, b, a in zip(spare, before, after, strict=True))
+            cut, free = self.cut.get(container, ""), self.free[container]
+            spare = tuple(map(operator.add, spare, _gain(cut, free, -sign * units, self.leaves)))
         return spare
 
     def _holds(self, container: str, free: int) -> Counters:
@@ -130,6 +126,13 @@ def _held(cut: str, free: int, leaves: tuple[Leaf, ...]) -> Counters:
     else:
         parts = (free * leaf.per_gpu for leaf in leaves)
     return (*(0 if cut else free // size for size in CHAIN), *parts)
+
+
+@lru_cache(maxsize=4096)
+def _gain(cut: str, free: int, more: int, leaves: tuple[Leaf, ...]) -> Counters:
+    """How many more blocks of each size it could hold with so much more free, or less."""
+    before, after = _held(cut, free, leaves), _held(cut, free + more, leaves)
+    return tuple(map(operator.sub, after, before))
 
 
 @lru_cache(maxsize=4096)  # a lot has few distinct blocks, and asks for each very often
