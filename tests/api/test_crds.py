@@ -1,14 +1,19 @@
 """The structs are the schema: what the CRDs say is what the structs take."""
 
 import enum
+import itertools
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bidplane.api import crds, kinds
 from bidplane.api.agent import AgentSpec
 from bidplane.api.bid import BidSpec, BidStatus
 from bidplane.api.pool import PoolSpec
+from bidplane.core.chain import chain_problem
+from bidplane.plane import rules as cel_rules
 from bidplane.wire import crds as rules
 
 ALL = crds.all_crds()
@@ -22,6 +27,7 @@ def schema(kind):
 @pytest.mark.parametrize("crd", ALL, ids=lambda crd: crd["metadata"]["name"])
 def test_every_crd_is_valid_by_our_own_rules(crd):
     assert not rules.problems(crd)
+    assert not cel_rules.problems(crd)
 
 
 def nodes(schema, path="."):
@@ -36,7 +42,8 @@ def nodes(schema, path="."):
 def test_every_schema_is_structural(crd):
     """Each node has a type, and only keywords that kube-apiserver takes in a structural schema."""
     allowed = {"type", "properties", "required", "items", "enum", "format", "minimum", "maximum"}
-    allowed |= {"default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"}
+    allowed |= {"default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "description"}
+    allowed |= {"minItems", "maxItems", "x-kubernetes-validations"}
     for path, node in nodes(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
         assert node["type"] in ("object", "array", "string", "integer", "boolean"), path
         assert node.keys() <= allowed, path
@@ -91,6 +98,7 @@ def test_what_the_struct_refuses_the_schema_refuses(kind, spec):
 def test_a_default_of_the_struct_is_a_default_of_the_schema():
     properties = schema("Pool")["properties"]["spec"]["properties"]
     assert {name: node["default"] for name, node in properties.items() if "default" in node} == {
+        "chain": [8, 4, 2, 1],
         "clearing": "greedy",
         "divides": "whole",
         "heavyRestartSeconds": 180,
@@ -99,6 +107,7 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
         "noticeSeconds": 30,
         "restartSeconds": 30,
         "epochSeconds": 60,
+        "sellBy": ["memory", "bidplane.dev/pcieLinkWidth"],
         "targetUtilisationPercent": 92,
     }
 
@@ -154,3 +163,54 @@ def test_a_real_api_server_establishes_them(cluster, tmp_path):
         refusals = {"NonStructuralSchema", "Terminating"}
         said = {c["type"] for c in crd["status"]["conditions"] if c["status"] == "True"}
         assert not said & refusals, crd["metadata"]["name"]
+    # What can be sold by a chain is known there, too.
+    pool = {"apiVersion": kinds.POOL.api_version, "kind": "Pool", "metadata": {"name": "box"}}
+    for sizes, refusal in (([6, 4, 1], "each size must divide the one before"), ([3, 1], "")):
+        wanted.write_bytes(
+            msgspec.json.encode(pool | {"spec": {"product": "L40S", "chain": sizes}})
+        )
+        done = cluster.kubectl("apply", "-f", str(wanted), check=not refusal)
+        assert refusal in done.stderr
+    assert "box" in cluster.kubectl("get", "pools").stdout
+
+
+def chain_rules(sizes):
+    """What the CEL rules of the schema say of a chain, on our planes as on a real cluster."""
+    plan = cel_rules.plan(schema("Pool"))
+    return [cause.message for cause in cel_rules.broken(plan, {"spec": {"chain": sizes}})]
+
+
+@given(st.lists(st.sampled_from([1, 1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=5))
+def test_the_schema_refuses_the_chains_that_cannot_be_counted(sizes):
+    assert bool(chain_rules(sizes)) == bool(chain_problem(sizes))
+
+
+@given(st.lists(st.integers(1, 4), max_size=4))
+def test_every_chain_whose_sizes_divide_the_one_before_is_taken(factors):
+    sizes = sorted({1, *itertools.accumulate(factors, lambda a, b: a * b)}, reverse=True)
+    assert chain_problem(sizes) is None
+    assert chain_rules(sizes) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ours", "theirs"),
+    [
+        (
+            [6, 4, 1],
+            "4 does not divide 6: each size must divide",
+            "each size must divide the one before",
+        ),
+        ([6, 3], "it ends in 3, and must end in 1: [6, 3, 1]", "it must end in 1"),
+        ([1, 3], "largest first: [3, 1]", "the largest first"),
+        ([3, 3, 1], "name each size once", "name each size once"),
+        ([], "it names no size", ""),
+        ([3, 0], "0 is no number of GPUs", ""),
+    ],
+)
+def test_a_chain_is_refused_with_the_reason(sizes, ours, theirs):
+    assert ours in chain_problem(sizes)
+    if theirs:
+        assert theirs in chain_rules(sizes)[0]
+    else:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({"product": "H100", "chain": sizes}, PoolSpec)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Leaf
+from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Chain, Leaf
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
 from bidplane.core.market.room import Room
@@ -16,7 +17,7 @@ from bidplane.core.market.room import Room
 FLOOR = 100
 
 
-def packs(free: dict[str, int], blocks: list[Block]) -> bool:
+def packs(free: Mapping[str, int], blocks: list[Block]) -> bool:
     """Whether the blocks fit, by trying every domain for every movable block."""
     left = dict(free)
     for block in blocks:
@@ -40,7 +41,11 @@ def _packs(free: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
     )
 
 
-sizes = st.sampled_from(CHAIN)
+# What a pool may sell: the usual, threes, sizes beyond any domain here, single GPUs only.
+CHAINS = (CHAIN, (3, 1), (6, 3, 1), (12, 4, 1), (16, 8, 4, 2, 1), (5, 1), (1,))
+chains = st.sampled_from([CHAIN, *CHAINS])
+# Of a running lease: of any chain, its pool may have changed it since.
+held = st.sampled_from(sorted({size for chain in CHAINS for size in chain if size < 9}))
 # Few distinct prices, so that ties and equal keys happen often.
 prices = st.integers(1, 12).map(lambda n: n * FLOOR)
 weights = st.sampled_from([ONE, ONE, 1075, 1280, 3 * ONE])
@@ -54,14 +59,15 @@ def fleets(draw: st.DrawFn, most: int = 3) -> dict[str, int]:
 
 
 @st.composite
-def contests(draw: st.DrawFn) -> tuple[dict[str, int], list[Contestant]]:
+def contests(draw: st.DrawFn, *, leaves: tuple[Leaf, ...] = ()) -> tuple[Room, list[Contestant]]:
     """A fleet, and bids with running leases that compete for it; the leases fit."""
-    free = draw(fleets())
+    free, chain = draw(fleets()), draw(chains)
     left = dict(free)
     field: list[Contestant] = []
     for i in range(draw(st.integers(0, 10))):
-        size, weight, price = draw(sizes), draw(weights), draw(prices)
+        weight, price = draw(weights), draw(prices)
         domain = draw(st.sampled_from(["", "", *sorted(free)]))
+        size = draw(held if domain else st.sampled_from(chain))
         if domain:
             if left[domain] < size:
                 continue
@@ -69,7 +75,7 @@ def contests(draw: st.DrawFn) -> tuple[dict[str, int], list[Contestant]]:
         tie = draw(st.integers(0, 2))
         reserve = FLOOR
         field.append(Contestant(f"c{i}", Block(size, domain), price, weight, tie, reserve))
-    return free, field
+    return Room(free, leaves=leaves, chain=chain), field
 
 
 _SHARES = [(4, "1/2"), (2, "1/4"), (1, "1/8")]
@@ -83,10 +89,11 @@ def rounds(draw: st.DrawFn) -> RoundInput:
     for lot in ("a", "b")[: draw(st.integers(1, 2))]:
         domains = []
         shared = draw(st.booleans())
+        chain = draw(chains)
         for name, size in draw(fleets()).items():
             free = [f"{lot}/{name}/{i}" for i in range(size)]
             for _ in range(draw(st.integers(0, 3))):
-                block = draw(sizes)
+                block = draw(held)
                 if block > len(free):
                     continue
                 price = draw(prices)
@@ -144,6 +151,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
                 domains=tuple(domains),
                 leaves=FRACTIONS if shared else (),
                 exact=draw(st.booleans()),
+                chain=chain,
             )
         )
     names = [lot.name for lot in lots]
@@ -190,6 +198,7 @@ class Parted(NamedTuple):
     leaves: tuple[Leaf, ...]
     whole: dict[str, int]
     cut: dict[str, dict[str, int]]  # by device and kind: how much nobody has, leases aside
+    chain: Chain = CHAIN
 
     def room(self, field: list[Contestant]) -> Room:
         """With what the running ones among the contestants have."""
@@ -201,7 +210,7 @@ class Parted(NamedTuple):
             for container, n in one.block.seats:
                 free[container] += n
         kinds = {f"{d}#{k}": k for d, kinds in self.cut.items() for k in kinds}
-        return Room(free, leaves=self.leaves, cut=kinds)
+        return Room(free, leaves=self.leaves, cut=kinds, chain=self.chain)
 
     def packs(self, field: list[Contestant], all_of: list[Contestant]) -> bool:
         cut = {d: dict(kinds) for d, kinds in self.cut.items()}
@@ -264,7 +273,7 @@ def _packs_parts(
 @st.composite
 def parted(draw: st.DrawFn) -> tuple[Parted, list[Contestant]]:
     """Whole blocks and parts, for a few GPUs of which some are cut and in part leased."""
-    leaves = draw(st.sampled_from([FRACTIONS, MIG]))
+    leaves, chain = draw(st.sampled_from([FRACTIONS, MIG])), draw(chains)
     whole = {f"d{i}": n for i, n in enumerate(draw(st.lists(st.integers(0, 4), max_size=2)))}
     field: list[Contestant] = []
     cut: dict[str, dict[str, int]] = {}
@@ -283,8 +292,8 @@ def parted(draw: st.DrawFn) -> tuple[Parted, list[Contestant]]:
         cut[f"g{g}"] = left
     for _ in range(draw(st.integers(0, 6))):
         if draw(st.booleans()):
-            enters(Block(draw(st.sampled_from([1, 2, 4]))))
+            enters(Block(draw(st.sampled_from([size for size in chain if size < 5]))))
         else:
             count = draw(st.sampled_from([1, 1, 2]))
             enters(Block(0, share=draw(st.sampled_from(leaves)).name, count=count))
-    return Parted(leaves, whole, cut), field
+    return Parted(leaves, whole, cut, chain), field

@@ -12,30 +12,30 @@ from bidplane.core.market.room import Room
 
 from .market import contests, packs
 
-Contest = tuple[dict[str, int], list[Contestant]]
+Contest = tuple[Room, list[Contestant]]
 
 
-def wins(free: dict[str, int], field: list[Contestant], one: Contestant, price: int) -> bool:
+def wins(room: Room, field: list[Contestant], one: Contestant, price: int) -> bool:
     """Whether `one` would have won had it offered `price`, everybody else the same."""
     tried = one._replace(price=price)
     others = [c for c in field if c.id != one.id]
-    return tried in clear(Room(free), [*others, tried]).accepted
+    return tried in clear(room, [*others, tried]).accepted
 
 
 @given(contests())
 def test_winners_fit_and_nobody_else_would(contest: Contest) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
+    room, field = contest
+    outcome = clear(room, field)
     accepted = [c.block for c in outcome.accepted]
-    assert packs(free, accepted)
+    assert packs(room.free, accepted)
     for loser, _ in outcome.rejected:
-        assert not packs(free, [*accepted, loser.block])
+        assert not packs(room.free, [*accepted, loser.block])
 
 
 @given(contests())
 def test_a_winner_pays_between_its_reserve_and_its_bid(contest: Contest) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
+    room, field = contest
+    outcome = clear(room, field)
     for winner in outcome.accepted:
         assert winner.reserve <= outcome.critical_price(winner) <= winner.price
 
@@ -43,42 +43,42 @@ def test_a_winner_pays_between_its_reserve_and_its_bid(contest: Contest) -> None
 @settings(max_examples=300, deadline=None)
 @given(contests())
 def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
+    room, field = contest
+    outcome = clear(room, field)
     for winner in outcome.accepted:
         price = outcome.critical_price(winner)
-        assert wins(free, field, winner, price)
+        assert wins(room, field, winner, price)
         if price > winner.reserve:
-            assert not wins(free, field, winner, price - 1)
+            assert not wins(room, field, winner, price - 1)
 
 
 @settings(max_examples=300, deadline=None)
 @given(contests())
 def test_a_loser_is_told_the_least_that_would_have_won(contest: Contest) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
+    room, field = contest
+    outcome = clear(room, field)
     for loser, _ in outcome.rejected:
         price = outcome.price_to_win(loser)
         if price is None:
-            assert not wins(free, field, loser, 10**12)
+            assert not wins(room, field, loser, 10**12)
         else:
             assert price > loser.price
-            assert wins(free, field, loser, price)
-            assert not wins(free, field, loser, price - 1)
+            assert wins(room, field, loser, price)
+            assert not wins(room, field, loser, price - 1)
 
 
 @given(contests(), st.integers(1, 2000))
 def test_raising_a_bid_never_loses(contest: Contest, more: int) -> None:
-    free, field = contest
-    for winner in clear(Room(free), field).accepted:
-        assert wins(free, field, winner, winner.price + more)
+    room, field = contest
+    for winner in clear(room, field).accepted:
+        assert wins(room, field, winner, winner.price + more)
 
 
 @given(contests(), st.data())
 def test_the_order_of_bids_does_not_matter(contest: Contest, data: st.DataObject) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
-    other = clear(Room(free), data.draw(st.permutations(field)))
+    room, field = contest
+    outcome = clear(room, field)
+    other = clear(room, data.draw(st.permutations(field)))
     assert outcome.accepted == other.accepted
     assert [c for c, _ in outcome.rejected] == [c for c, _ in other.rejected]
     for winner in outcome.accepted:

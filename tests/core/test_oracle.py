@@ -14,25 +14,30 @@ import numpy as np
 import pytest
 
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.chain import CHAIN, Block, weight_of
+from bidplane.core.chain import CHAIN, Block, Chain, weight_of
 from bidplane.core.market.clearing import Contestant, clear
 from bidplane.core.market.model import ONE
 from bidplane.core.market.room import Room
 from bidplane.core.market.room import need as needs
 
+from .market import CHAINS
+
 FLOOR = 300_000
 
 
-def instance(seed: int) -> tuple[dict[str, int], list[Contestant]]:
-    """At least 200 bids for a fleet of 8-GPU machines, partly taken; one to nine times its size."""
+def instance(seed: int, chain: Chain) -> tuple[Room, list[Contestant]]:
+    """
+    At least 200 bids for a fleet of machines as large as its largest blocks, partly taken; one to
+    nine times its size.
+    """
     dice = random.Random(seed)
     machines = dice.choice([8, 16, 32, 50])
     taken = dice.choice([0.0, 0.25, 0.5])
-    free = {f"d{i}": sum(dice.random() >= taken for _ in range(8)) for i in range(machines)}
+    free = {f"d{i}": sum(dice.random() >= taken for _ in range(chain[0])) for i in range(machines)}
     bids = [
         Contestant(
             f"b{i}",
-            Block(dice.choices(CHAIN, (10, 20, 25, 45))[0]),
+            Block(dice.choices(chain, (10, 20, 25, 45)[-len(chain) :])[0]),
             int(1_000_000 * dice.lognormvariate(0.6, 0.7)) + FLOOR,
             ONE,
             i,
@@ -40,11 +45,7 @@ def instance(seed: int) -> tuple[dict[str, int], list[Contestant]]:
         )
         for i in range(dice.choice([200, 300, 400]))
     ]
-    return free, bids
-
-
-def optimum(free: dict[str, int], bids: list[Contestant]) -> float:
-    return optimum_in(Room(free), bids)
+    return Room(free, chain=chain), bids
 
 
 def optimum_in(room: Room, bids: list[Contestant]) -> float:
@@ -52,7 +53,7 @@ def optimum_in(room: Room, bids: list[Contestant]) -> float:
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("mip_rel_gap", 1e-7)
-    need = [needs(b.block, room.leaves) for b in bids]
+    need = [needs(b.block, room.leaves, room.chain) for b in bids]
     spare = room.spare
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(bids), len(spare)
@@ -75,16 +76,16 @@ def optimum_in(room: Room, bids: list[Contestant]) -> float:
     return float(solver.getObjectiveValue())
 
 
-def share_of_optimum(seed: int) -> float:
-    free, bids = instance(seed)
-    value = sum(c.price * c.block.size for c in clear(Room(free), bids).accepted) / 1e6
-    best = optimum(free, bids)
+def share_of_optimum(seed: int, chain: Chain) -> float:
+    room, bids = instance(seed, chain)
+    value = sum(c.price * c.block.size for c in clear(room, bids).accepted) / 1e6
+    best = optimum_in(room, bids)
     assert value <= best * (1 + 1e-6), f"seed {seed}: better than the best"
     return value / best
 
 
-def check_welfare(seeds: range) -> None:
-    shares = {seed: share_of_optimum(seed) for seed in seeds}
+def check_welfare(seeds: range, chain: Chain) -> None:
+    shares = {seed: share_of_optimum(seed, chain) for seed in seeds}
     worst = min(shares, key=lambda seed: shares[seed])
     mean = sum(shares.values()) / len(shares)
     print(f"{len(shares)} instances: mean {mean:.4f}, worst {shares[worst]:.4f} (seed {worst})")
@@ -92,21 +93,24 @@ def check_welfare(seeds: range) -> None:
     assert shares[worst] >= 0.95, f"seed {worst}"
 
 
-def test_the_value_sold_is_near_the_optimum() -> None:
-    check_welfare(range(60))
+@pytest.mark.parametrize("chain", [CHAIN, (3, 1), (6, 3, 1), (12, 4, 1)], ids=str)
+def test_the_value_sold_is_near_the_optimum(chain: Chain) -> None:
+    check_welfare(range(60 if chain == CHAIN else 20), chain)
 
 
 @pytest.mark.slow
-def test_the_value_sold_is_near_the_optimum_hundreds_of_times() -> None:
-    check_welfare(range(1000, 1500))
+@pytest.mark.parametrize("chain", [CHAIN, (6, 3, 1)], ids=str)
+def test_the_value_sold_is_near_the_optimum_hundreds_of_times(chain: Chain) -> None:
+    check_welfare(range(1000, 1500), chain)
 
 
-def small(dice: random.Random, bids: int) -> tuple[dict[str, int], list[Contestant]]:
+def small(dice: random.Random, bids: int) -> tuple[Room, list[Contestant]]:
+    chain = dice.choice([CHAIN, *CHAINS])
     free = {f"d{i}": dice.randint(1, 9) for i in range(dice.randint(1, 4))}
     field = [
         Contestant(
             f"b{i:02}",
-            Block(dice.choice(CHAIN)),
+            Block(dice.choice(chain)),
             dice.randint(10, 60),
             dice.choice([ONE, ONE, 1280]),
             dice.randint(0, 3),
@@ -114,33 +118,31 @@ def small(dice: random.Random, bids: int) -> tuple[dict[str, int], list[Contesta
         )
         for i in range(bids)
     ]
-    return free, field
+    return Room(free, chain=chain), field
 
 
-def wins(free: dict[str, int], others: list[Contestant], one: Contestant, price: int) -> bool:
+def wins(room: Room, others: list[Contestant], one: Contestant, price: int) -> bool:
     tried = one._replace(price=price)
-    return tried in clear(Room(free), [*others, tried]).accepted
+    return tried in clear(room, [*others, tried]).accepted
 
 
 def test_critical_prices_are_what_trying_every_price_finds() -> None:
     """Every price from the reserve up, for every winner: the first that wins is the price."""
     dice, tried = random.Random(1), 0
     for _ in range(60):
-        free, field = small(dice, 14)
-        outcome = clear(Room(free), field)
+        room, field = small(dice, 14)
+        outcome = clear(room, field)
         for winner in outcome.accepted:
             others = [c for c in field if c.id != winner.id]
-            least = next(p for p in range(10, 61) if wins(free, others, winner, p))
+            least = next(p for p in range(10, 61) if wins(room, others, winner, p))
             assert outcome.critical_price(winner) == least
             tried += 1
     assert tried > 250
 
 
-def utility(
-    free: dict[str, int], others: list[Contestant], truth: Contestant, bid: Contestant
-) -> int:
+def utility(room: Room, others: list[Contestant], truth: Contestant, bid: Contestant) -> int:
     """What the bidder gains by `bid` if `truth` is what it needs and what that is worth."""
-    outcome = clear(Room(free), [*others, bid])
+    outcome = clear(room, [*others, bid])
     if bid not in outcome.accepted:
         return 0
     worth = truth.price * truth.block.size if bid.block.size >= truth.block.size else 0
@@ -150,16 +152,16 @@ def utility(
 def test_ten_thousand_lies_of_a_single_bid_and_none_pays() -> None:
     dice, lies, won_by_lie = random.Random(7), 0, 0
     while lies < 10_000:
-        free, field = small(dice, dice.randint(4, 20))
+        room, field = small(dice, dice.randint(4, 20))
         truth, others = field[0]._replace(weight=ONE), field[1:]
-        honest = utility(free, others, truth, truth)
+        honest = utility(room, others, truth, truth)
         assert honest >= 0
         for _ in range(20):
             price = dice.randint(10, 90)
-            block = truth.block if dice.random() < 0.5 else Block(dice.choice(CHAIN))
+            block = truth.block if dice.random() < 0.5 else Block(dice.choice(room.chain))
             lie = truth._replace(price=price, block=block)
-            gain = utility(free, others, truth, lie)
-            assert gain <= honest, (free, others, truth, lie)
+            gain = utility(room, others, truth, lie)
+            assert gain <= honest, (room, others, truth, lie)
             won_by_lie += gain != honest
             lies += 1
     assert won_by_lie > 1000, "most lies changed nothing: this shows too little"

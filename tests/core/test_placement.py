@@ -14,10 +14,10 @@ from .market import contests
 
 
 @given(contests())
-def test_every_winner_gets_a_seat(contest: tuple[dict[str, int], list[Contestant]]) -> None:
-    free, field = contest
-    outcome = clear(Room(free), field)
-    stock = {name: [f"{name}/{i}" for i in range(n)] for name, n in free.items()}
+def test_every_winner_gets_a_seat(contest: tuple[Room, list[Contestant]]) -> None:
+    room, field = contest
+    outcome = clear(room, field)
+    stock = {name: [f"{name}/{i}" for i in range(n)] for name, n in room.free.items()}
     seated: dict[str, tuple[str, ...]] = {}
     running = [c for c in field if c.block.domain]
     for lease in running:

@@ -64,6 +64,7 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
     result = clear_round(given)
     asks = {ask.id: ask for ask in given.asks}
     base = {lot.name: lot.base for lot in given.lots}
+    chain = {lot.name: lot.chain for lot in given.lots}
     for won in result.won:
         ask = (asks[won.ask], *asks[won.ask].otherwise)[won.option]
         assert base[won.lot] <= won.price <= ask.price
@@ -74,7 +75,7 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
         elif ask.spread:
             assert won.gpus == ask.gpus
         else:
-            assert won.gpus == ask.blocks * (block_size(ask.gpus) or 0)
+            assert won.gpus == ask.blocks * (block_size(ask.gpus, chain[won.lot]) or 0)
     incumbents = {i.id: i for i in given.incumbents}
     for kept in result.kept:
         assert kept.price <= incumbents[kept.lease].price

@@ -6,9 +6,11 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidplane.core.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Leaf
+from bidplane.core.chain import EIGHTHS, FRACTIONS, Block, Chain, Leaf
 from bidplane.core.market.room import Room
 from bidplane.core.placement import Parting, Shelf, place
+
+from .market import chains
 
 # Two of a half GPU's memory and one small one beside them: not a chain.
 GEOMETRY = (
@@ -21,6 +23,7 @@ class Fleet(msgspec.Struct, frozen=True):
     whole: tuple[int, ...]  # free GPUs by domain
     cut: tuple[dict[str, int], ...]  # what is left of GPUs that are cut
     leaves: tuple[Leaf, ...]
+    chain: Chain
 
     @property
     def room(self) -> Room:
@@ -30,7 +33,7 @@ class Fleet(msgspec.Struct, frozen=True):
             for kind, n in parts.items():
                 free[f"c{i}/{kind}"] = n
                 cut[f"c{i}/{kind}"] = kind
-        return Room(free, leaves=self.leaves, cut=cut)
+        return Room(free, leaves=self.leaves, cut=cut, chain=self.chain)
 
     @property
     def shelves(self) -> list[Shelf]:
@@ -103,7 +106,8 @@ def packs(fleet: Fleet, blocks: list[Block]) -> bool:
 
 @st.composite
 def loads(draw: st.DrawFn) -> tuple[Fleet, list[Block]]:
-    leaves = draw(st.sampled_from([FRACTIONS, GEOMETRY]))
+    leaves, chain = draw(st.sampled_from([FRACTIONS, GEOMETRY])), draw(chains)
+    sizes = [size for size in chain if size <= 5]
     whole = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=3)))
     if leaves is FRACTIONS:
         cut = tuple({EIGHTHS: n} for n in draw(st.lists(st.integers(0, 7), max_size=2)))
@@ -111,8 +115,8 @@ def loads(draw: st.DrawFn) -> tuple[Fleet, list[Block]]:
         have = st.fixed_dictionaries({"3g.40gb": st.integers(0, 2), "1g.10gb": st.integers(0, 1)})
         cut = tuple(draw(st.lists(have, max_size=2)))
     blocks = st.one_of(
-        st.builds(Block, st.sampled_from(CHAIN[1:]), count=st.integers(1, 2)),
-        st.just(Block(2, rest=(1,))),
+        st.builds(Block, st.sampled_from(sizes), count=st.integers(1, 2)),
+        st.just(Block(sizes[0], rest=(1,))),
         st.builds(
             Block,
             st.just(0),
@@ -120,7 +124,7 @@ def loads(draw: st.DrawFn) -> tuple[Fleet, list[Block]]:
             count=st.integers(1, 3),
         ),
     )
-    return Fleet(whole, cut, leaves), draw(st.lists(blocks, max_size=5))
+    return Fleet(whole, cut, leaves, chain), draw(st.lists(blocks, max_size=5))
 
 
 def fill(room: Room, blocks: list[Block]) -> bool:

@@ -179,9 +179,12 @@ def _struct(info: inspect.StructType) -> dict[str, Any]:
 
 def _field(field: inspect.Field) -> dict[str, Any]:
     schema = _type(field.type)
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
     # An empty default says "not given"; writing it into every object helps nobody.
-    if field.default is not msgspec.NODEFAULT and field.default not in ("", False, ()):
-        schema["default"] = field.default
+    if default is not msgspec.NODEFAULT and default not in ("", False, (), []):
+        schema["default"] = default
     return schema
 
 
@@ -198,8 +201,16 @@ def _type(info: inspect.Type) -> dict[str, Any]:
             }
         case inspect.EnumType(cls=cls):
             return {"type": "string", "enum": [member.value for member in cls]}
-        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
-            return {"type": "array", "items": _type(item)}
+        case inspect.Metadata(type=inner, extra_json_schema=extra):
+            return _type(inner) | (extra or {})
+        case (
+            inspect.ListType(item_type=item, min_length=least, max_length=most)
+            | inspect.VarTupleType(item_type=item, min_length=least, max_length=most)
+        ):
+            lengths = {"minItems": least, "maxItems": most}
+            return {"type": "array", "items": _type(item)} | {
+                key: value for key, value in lengths.items() if value is not None
+            }
         case inspect.StructType():
             return _struct(info)
     raise TypeError(f"no schema for {info}")

@@ -21,6 +21,7 @@ from __future__ import annotations
 import msgspec
 
 from bidplane.api.lease import Device
+from bidplane.api.pool import CHAIN
 
 
 class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -34,6 +35,7 @@ class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # that is not there could not be had at any price.
     classes: dict[str, str] = {}
     stay: str = ""  # the most that a running lease pays to stay
+    chain: tuple[int, ...] = CHAIN  # the sizes its GPUs are sold in, each block in one link domain
     next_low: str = ""  # between these the base price will be a minute from now
     next_high: str = ""
 

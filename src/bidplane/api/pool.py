@@ -15,6 +15,33 @@ Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 SELL_BY = ("memory", "bidplane.dev/pcieLinkWidth")
 
+CHAIN = (8, 4, 2, 1)  # GPUs of a block, all in one link domain, unless a pool declares others
+# The same as `core.chain.chain_problem`, for whoever serves the schema.
+_CHAIN_RULES = [
+    {
+        "rule": "self.map(a, -a).isSorted() && self.all(a, self.exists_one(b, b == a))",
+        "message": "name each size once, the largest first, as in [8, 4, 2, 1] or [3, 1]",
+    },
+    {
+        "rule": "self.all(a, self.all(b, a > b || b % a == 0))",
+        "message": "each size must divide the one before, as in [8, 4, 2, 1] or [3, 1]",
+    },
+    {
+        "rule": "self[self.size() - 1] == 1",
+        "message": "it must end in 1, so that every GPU can be sold by itself, as in [3, 1]",
+    },
+]
+Chain = Annotated[
+    list[Annotated[int, msgspec.Meta(ge=1, le=1024)]],
+    msgspec.Meta(
+        min_length=1,
+        max_length=16,
+        description="The sizes of the blocks it sells, each inside one link domain, the largest"
+        " first. Each divides the one before, the last is 1: [3, 1] for boxes of three cards.",
+        extra_json_schema={"x-kubernetes-validations": _CHAIN_RULES},
+    ),
+]
+
 
 class Clearing(enum.StrEnum):
     GREEDY = "greedy"
@@ -49,6 +76,7 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     sell_by: Annotated[list[str], msgspec.Meta(max_length=16)] = msgspec.field(
         default_factory=lambda: list(SELL_BY)
     )
+    chain: Chain = msgspec.field(default_factory=lambda: list(CHAIN))
     divides: Divides = Divides.WHOLE
     # With `divides: mig`: how each GPU is cut. It changes only on GPUs of which nobody has a part.
     geometry: Annotated[list[MigSlot], msgspec.Meta(max_length=8)] = []

@@ -51,7 +51,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     pool: str
     gpus: int
-    sold_as: int  # the GPUs of the block that it is sold as: 3 are sold as 4, and 4 are paid for
+    sold_as: int  # the GPUs that are paid for: where blocks are of 8, 4, 2 and 1, 3 are sold as 4
+    linked: bool  # all in one link domain; else it is a quote for GPUs anywhere (link "any")
     price: str  # credits per GPU-hour
     cost_per_hour: str  # of all that are paid for
     free: int  # GPUs nobody leases; they may be in several link domains
@@ -110,20 +111,27 @@ def bid(
 
 def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list[Quote]:
     """
-    The cheapest first. Up to 8 GPUs as one block, in one link domain; more of them anywhere.
+    The cheapest first. As one block, in one link domain, if a pool sells blocks as large: the
+    next size up of its chain. Only what is more than that everywhere is quoted as GPUs anywhere.
     """
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
-    sold = block_size(gpus) or gpus
-    chosen = [p for p in prices.pools if _is_named(p, pool) and _sells(p, sold)]
+    named = [price for price in prices.pools if _is_named(price, pool)]
+    blocks = {price.pool: block_size(gpus, price.chain) for price in named}
+    whole = any(blocks.values())
+    chosen = [
+        (price, blocks[price.pool] or gpus)
+        for price in named
+        if _sells(price, blocks[price.pool] if whole else gpus, whole)
+    ]
     if not chosen:
         there = ", ".join(f"{p.pool} ({p.devices})" for p in prices.pools) or "none"
-        whole = " in one link domain" if block_size(gpus) else ""
+        linked = " in one link domain" if whole else ""
         what = f"pool {pool!r} has" if pool else "no pool has"
         no = "no " if pool else ""
-        raise UserError(f"{what} {no}{gpus} GPUs{whole}; the pools are: {there}")
+        raise UserError(f"{what} {no}{gpus} GPUs{linked}; the pools are: {there}")
     available = parse_credits(wallet.available)
-    found = [_quote(p, gpus, sold, available) for p in chosen]
+    found = [_quote(price, gpus, sold, available, linked=whole) for price, sold in chosen]
     return sorted(found, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool))
 
 
@@ -131,13 +139,14 @@ def _is_named(price: PoolPrice, pool: str) -> bool:
     return pool in ("", price.pool, price.pool.partition("/")[0])
 
 
-def _sells(price: PoolPrice, sold: int) -> bool:
+def _sells(price: PoolPrice, sold: int | None, whole: bool) -> bool:
+    if sold is None:
+        return False
     # Before the first round nobody knows how its GPUs are linked.
-    is_block = price.classes and block_size(sold)
-    return str(sold) in price.classes if is_block else price.devices >= sold
+    return str(sold) in price.classes if whole and price.classes else price.devices >= sold
 
 
-def _quote(pool: PoolPrice, gpus: int, sold: int, available: int) -> Quote:
+def _quote(pool: PoolPrice, gpus: int, sold: int, available: int, *, linked: bool) -> Quote:
     free = pool.devices - pool.leased
     base = parse_credits(pool.base)
     price = max(parse_credits(pool.classes.get(str(sold), pool.price)), base)
@@ -145,6 +154,7 @@ def _quote(pool: PoolPrice, gpus: int, sold: int, available: int) -> Quote:
         pool=pool.pool,
         gpus=gpus,
         sold_as=sold,
+        linked=linked,
         price=format_credits(price),
         cost_per_hour=format_credits(price * sold),
         free=free,

@@ -1,20 +1,24 @@
 """
 How GPUs are cut for sale: the chain of block sizes, and the parts of one GPU.
 
-Each size of the chain divides the one before. That is what makes counting exact where
-packing would be needed otherwise (see `market.room`).
+Each size of a chain divides the one before. That is what makes counting exact where
+packing would be needed otherwise (see `market.room`). Which sizes a pool sells is its own
+to say; 8|4|2|1 is what a pool sells that says nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 
 from bidplane.api.money import GPU_WEIGHT
+from bidplane.api.pool import CHAIN as CHAIN
 
-CHAIN = (8, 4, 2, 1)  # GPUs of a block, all in one link domain
+Chain: TypeAlias = tuple[int, ...]  # block sizes, the largest first; each divides the one before
 EIGHTHS = "eighths"
 
 
@@ -99,14 +103,37 @@ def fraction_share(text: str) -> str:
     )
 
 
-def block_size(gpus: int) -> int | None:
+def chain_problem(sizes: Sequence[int]) -> str | None:
+    """Why GPUs cannot be sold in blocks of these sizes, and how to say it instead; else None."""
+    if not sizes:
+        return "it names no size; the least is [1]: every GPU by itself"
+    for size in sizes:
+        if size < 1:
+            return f"{size} is no number of GPUs"
+    for larger, size in pairwise(sizes):
+        if size >= larger:
+            rest = sorted({*sizes}, reverse=True)
+            return f"{larger} comes before {size}: name each size once, the largest first: {rest}"
+        if larger % size:
+            return (
+                f"{size} does not divide {larger}: each size must divide the one before, as in"
+                " [8, 4, 2, 1] or [3, 1]"
+            )
+    if sizes[-1] != 1:
+        return f"it ends in {sizes[-1]}, and must end in 1: {[*sizes, 1]}"
+    return None
+
+
+def block_size(gpus: int, chain: Chain) -> int | None:
     """The block an ask is sold as: the next size of the chain, or None above the largest."""
-    return min((size for size in CHAIN if size >= gpus), default=None)
+    return min((size for size in chain if size >= gpus), default=None)
 
 
-def anywhere(gpus: int) -> Block:
-    """So many GPUs wherever they are: as few blocks as their binary form has."""
-    rest = tuple(size for size in CHAIN[1:] if gpus % CHAIN[0] & size)
-    if gpus >= CHAIN[0]:
-        return Block(CHAIN[0], count=gpus // CHAIN[0], rest=rest)
-    return Block(rest[0], rest=rest[1:])
+def anywhere(gpus: int, chain: Chain) -> Block:
+    """So many GPUs wherever they are: in as few blocks as the chain can make them of."""
+    sizes: list[int] = []
+    for size in chain:
+        count, gpus = divmod(gpus, size)
+        sizes += [size] * count
+    count = sizes.count(sizes[0])
+    return Block(sizes[0], count=count, rest=tuple(sizes[count:]))

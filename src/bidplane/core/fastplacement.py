@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from bidplane.core.chain import CHAIN, Block, Leaf
+from bidplane.core.chain import Block, Leaf
 from bidplane.core.placement import PlacementError, Seat, Shelf, Stock, joined, place, sizes_of
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -59,14 +59,13 @@ def seats(free: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """
     columns = Columns(free)
     domain, first = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
-    for size in CHAIN:
+    for size in np.unique(sizes)[::-1].tolist():
         mine = np.flatnonzero(sizes == size)
-        if len(mine):
-            chosen, places = columns.sequence(size, len(mine))
-            if len(chosen) < len(mine):
-                raise PlacementError(f"no domain has {size} devices left")
-            columns.take(chosen, size)
-            domain[mine], first[mine] = chosen, places
+        chosen, places = columns.sequence(size, len(mine))
+        if len(chosen) < len(mine):
+            raise PlacementError(f"no domain has {size} devices left")
+        columns.take(chosen, size)
+        domain[mine], first[mine] = chosen, places
     return domain, first
 
 
@@ -85,7 +84,7 @@ def place_fast(
     mixed = [Stock(shelf) for shelf in shelves if shelf.leaving]
     parts: dict[str, list[Seat]] = {}
     whole = [(size, id) for id, block in winners for size in sizes_of(block)]
-    for size in CHAIN:
+    for size in sorted({size for size, _ in whole}, reverse=True):
         mine = [winner for part, winner in whole if part == size]
         chosen, places = columns.sequence(size, len(mine))
         heap = [(*stock.rank(size), n) for n, stock in enumerate(mixed) if stock.total >= size]

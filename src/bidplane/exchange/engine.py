@@ -21,7 +21,7 @@ import msgspec
 from bidplane.api.bid import BidReason, BidStatus
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import PoolStatus
-from bidplane.core.chain import block_size
+from bidplane.core.chain import CHAIN, Chain, block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import (
     RoundInput,
@@ -203,22 +203,38 @@ def _raise_bids(commit: Commit, snapshot: Snapshot) -> None:
     Whoever offers more for what it has ranks by it from now on. Offering less changes nothing:
     a lease is not lost by its own hand and compensated for it; it can be given back.
     """
+    chains = {pool.name: pool.chain for pool in snapshot.pools}
     for bid in sorted(snapshot.bids, key=by_name):
         lease = None if bid.problem else commit.lease_of_bid(bid.uid)
         if lease is None or lease.phase is not Phase.ACTIVE or is_protected(lease, commit.at):
             continue
-        choices = (bid, *bid.otherwise)
-        offered = max((choice.price for choice in choices if _is_for(choice, lease)), default=0)
+        found = _meant(bid, lease, chains.get(lease.pool, CHAIN))
+        offered = max((choice.price for choice in found), default=0)
         if offered > lease.max_price:
             leases.raise_bid(commit, lease.id, offered)
 
 
-def _is_for(choice: BidView, lease: Lease) -> bool:
-    """Whether a lease is what this alternative of its bid asks for."""
-    whole = choice.gpus if choice.spread else block_size(choice.gpus) or choice.gpus
-    count = (choice.gpus if choice.share else whole) * choice.blocks
-    there = choice.pool in ("", lease.pool)
-    return there and (choice.share, count) == (lease.share, lease.gpus)
+def _meant(bid: BidView, lease: Lease, chain: Chain) -> list[BidView]:
+    """
+    The alternatives of a bid that its lease is what they ask for. A pool may have changed its
+    chain since: then those that ask for most of it.
+    """
+    choices = [
+        choice
+        for choice in (bid, *bid.otherwise)
+        if choice.pool in ("", lease.pool)
+        and choice.share == lease.share
+        and choice.gpus * choice.blocks <= lease.gpus
+    ]
+    found = [choice for choice in choices if _sold(choice, chain) == lease.gpus]
+    most = max((choice.gpus * choice.blocks for choice in choices), default=0)
+    return found or [choice for choice in choices if choice.gpus * choice.blocks == most]
+
+
+def _sold(choice: BidView, chain: Chain) -> int:
+    if choice.spread or choice.share:
+        return choice.gpus * choice.blocks
+    return (block_size(choice.gpus, chain) or choice.gpus) * choice.blocks
 
 
 def _charge_for_early(

@@ -15,7 +15,7 @@ from bidplane.api.bid import BidReason
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import Divides
 from bidplane.core import mig
-from bidplane.core.chain import FRACTIONS, Leaf, uncut
+from bidplane.core.chain import FRACTIONS, Chain, Leaf, uncut
 from bidplane.core.market import Domain, Incumbent, preemption
 from bidplane.core.market.lots import Kind, partition
 from bidplane.core.market.model import ONE, Moved, Won
@@ -353,18 +353,22 @@ def incumbents(
                 )
                 if leaf
                 else (),
-                movable=lease.wallet in movers and len(gang) == 1 and _has_settled(lease, at),
+                movable=lease.wallet in movers and _can_move(lease, stock.pool.chain, at),
             )
         )
     return found
 
 
-def _has_settled(lease: Lease, at: int) -> bool:
+def _can_move(lease: Lease, chain: Chain, at: int) -> bool:
     """
-    Whether it can be asked to move: whole GPUs, or one MIG instance; and not still where it
-    just went.
+    Whether it can be asked to move: one block of a size that is sold, or one MIG instance; and
+    not still where it just went. Others stay where they are: a next bid for as much would be
+    sold otherwise, and what is kept for it be nobody's.
     """
-    can = not lease.share or ("/" not in lease.share and lease.gpus == 1)
+    if lease.share:
+        can = "/" not in lease.share and lease.gpus == 1
+    else:
+        can = not lease.parts and lease.gpus in chain
     return can and at >= lease.active_at + 1000 * lease.epoch_seconds
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bidplane.core.chain import block_size
+from bidplane.core.chain import Chain, block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import Moved
 from bidplane.exchange import inventory
@@ -38,7 +38,9 @@ def take_up(
         if agent is None or pool is None:
             continue
         fits = [
-            bid for bid in standing if bid.agent == agent.name and _can_take_up(bid, kept, shop)
+            bid
+            for bid in standing
+            if bid.agent == agent.name and _can_take_up(bid, kept, shop, pool.chain)
         ]
         wallet = commit.account(kept.wallet)
         terms, levy_percent = terms_for(pool, wallet, heavy=agent.heavy)
@@ -70,9 +72,10 @@ def take_up(
     return list(standing)
 
 
-def _can_take_up(bid: BidView, kept: Lease, shop: Shop) -> bool:
+def _can_take_up(bid: BidView, kept: Lease, shop: Shop, chain: Chain) -> bool:
     if bid.share != kept.share or bid.spread or bid.blocks != 1 or bid.term_seconds:
         return False
     where = [item.lot for item in shop.stocks if kept.devices[0].whole in item.where]
-    wanted = bid.gpus if bid.share else block_size(bid.gpus)
-    return wanted == kept.gpus and set(where) <= set(shop.lots_for(bid))
+    # A block of a size that is sold no more is still whose bid asks for exactly as much.
+    wanted = (bid.gpus, None if bid.share else block_size(bid.gpus, chain))
+    return kept.gpus in wanted and set(where) <= set(shop.lots_for(bid))

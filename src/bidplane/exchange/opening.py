@@ -9,14 +9,15 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT, format_credits
-from bidplane.core.chain import block_size
+from bidplane.core.chain import anywhere, block_size
 from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preemption
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
+from bidplane.core.placement import sizes_of
 from bidplane.exchange import inventory
 from bidplane.exchange.desk import Kept
 from bidplane.exchange.inventory import Shop, Stock
-from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
 from bidplane.ledger import budgets, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import LotPrice, fund_of, wallet_of
@@ -47,11 +48,7 @@ def round_input(
         # Lots of one pool share its fund, each as large as it is.
         part = fund.available * item.devices // max(1, sizes[pool.name]) if fund else 0
         domains = inventory.domains(item, live)
-        waiting = [
-            block_size(b.gpus) or b.gpus
-            for b in standing
-            if b.pool in ("", pool.name) and not b.share
-        ]
+        waiting = _waiting(standing, pool) if pool.float_percent else ()
         kept[item.lot] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
         lots.append(
             Lot(
@@ -63,6 +60,7 @@ def round_input(
                 leaves=item.leaves,
                 exact=pool.exact,
                 floated=len(kept[item.lot]),
+                chain=pool.chain,
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
@@ -80,6 +78,20 @@ def round_input(
         available=available,
     )
     return given, kept, refused
+
+
+def _waiting(standing: Sequence[BidView], pool: PoolView) -> set[int]:
+    """The sizes of the blocks that bids want, or would have instead, of that pool."""
+    found: set[int] = set()
+    for bid in standing:
+        for choice in (bid, *bid.otherwise):
+            if choice.share or choice.pool not in ("", pool.name):
+                continue
+            if choice.spread:
+                found.update(sizes_of(anywhere(choice.gpus, pool.chain)))
+            else:
+                found.add(block_size(choice.gpus, pool.chain) or choice.gpus)
+    return found
 
 
 def _seed_funds(commit: Commit, stocks: Sequence[Stock], prices: Mapping[str, LotPrice]) -> None:
@@ -209,8 +221,9 @@ def weight_in(bid: BidView, item: Stock) -> int:
     if bid.share:
         leaf = item.leaf(bid.share)
         return leaf.weight * bid.gpus * bid.blocks if leaf else 0
-    gpus = bid.gpus if bid.spread else (block_size(bid.gpus) or bid.gpus) * bid.blocks
-    return GPU_WEIGHT * gpus
+    if bid.spread:
+        return GPU_WEIGHT * bid.gpus
+    return GPU_WEIGHT * (block_size(bid.gpus, item.pool.chain) or bid.gpus) * bid.blocks
 
 
 STANDING_MOST = 1000  # bids of one owner

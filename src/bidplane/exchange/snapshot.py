@@ -21,6 +21,7 @@ from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core import parts
 from bidplane.core.asks import shape_problems
+from bidplane.core.chain import CHAIN, Chain, chain_problem
 from bidplane.core.market.lots import LOTS_MOST, facts
 from bidplane.core.mig import Slot
 from bidplane.kube.client import Object
@@ -48,6 +49,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     product: str
     floor: int
     sell_by: tuple[str, ...] = ()
+    chain: Chain = CHAIN
     divides: Divides = Divides.WHOLE
     geometry: tuple[Slot, ...] = ()
     max_lots: int = LOTS_MOST
@@ -243,11 +245,14 @@ def pool_view(pool: Object) -> PoolView | None:
         floor = parse_price(spec.floor_price)
     except ValueError:
         return None
+    if chain_problem(spec.chain):
+        return None
     return PoolView(
         name=pool["metadata"]["name"],
         product=spec.product,
         floor=floor,
         sell_by=tuple(spec.sell_by),
+        chain=tuple(spec.chain),
         divides=spec.divides,
         geometry=tuple(Slot(slot.profile, slot.start) for slot in spec.geometry),
         max_lots=spec.max_lots,

@@ -9,6 +9,7 @@ import msgspec
 from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
+from bidplane.core.chain import CHAIN
 from bidplane.core.market import (
     Ask,
     Incumbent,
@@ -307,6 +308,7 @@ def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
         if isinstance(lot, LotPrice)
         else {name: format_credits(price) for name, price in lot.classes.items()},
         stay="" if isinstance(lot, LotPrice) or not lot.stay else format_credits(lot.stay),
+        chain=CHAIN if isinstance(lot, LotPrice) else lot.chain,
     )
 
 

@@ -31,7 +31,8 @@ from typing import Annotated, Any
 import msgspec
 
 from bidplane.api.money import parse_price
-from bidplane.api.pool import Divides, MigSlot, Seconds
+from bidplane.api.pool import CHAIN, Divides, MigSlot, Seconds
+from bidplane.core.chain import chain_problem
 from bidplane.core.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
 from bidplane.errors import UserError
 from bidplane.wire.names import label_problems, subdomain_problems
@@ -99,6 +100,7 @@ class PoolDeclaration(
     floor_price: str = "0.10"
     notice_seconds: Seconds = 30
     restart_seconds: Seconds = 30
+    chain: list[int] = msgspec.field(default_factory=lambda: list(CHAIN))
     divides: Divides = Divides.WHOLE
     geometry: list[MigSlot] = []
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
@@ -195,6 +197,8 @@ def _pool_problems(fleet: Fleet) -> Iterator[str]:
                         f"the pool of {pool.product!r} divides GPUs by MIG, and node {node.name!r}"
                         " cannot: say `mig: true` there"
                     )
+        if problem := chain_problem(pool.chain):
+            yield f"the pool of {pool.product!r}: chain: {problem}"
         try:
             parse_price(pool.floor_price)
         except ValueError as error:

@@ -275,7 +275,7 @@ class Exchange:
         Whether it would get faster GPUs for what it would offer for them, and be done clearly
         sooner on them, its restart included.
         """
-        job, size = task.job, str(block_size(task.job.gpus))
+        job, size = task.job, str(block_size(task.job.gpus, CHAIN))
         for kind, speed in job.speeds.items():
             entry = self._entry.get(kind, {}).get(size)
             if entry is None or price * speed <= _RAISE * entry:

@@ -95,6 +95,7 @@ async def offer(host: Client, fleet: Fleet) -> None:
                 "floorPrice": terms.floor_price,
                 "noticeSeconds": terms.notice_seconds,
                 "restartSeconds": terms.restart_seconds,
+                "chain": terms.chain,
                 "divides": terms.divides.value,
                 "geometry": msgspec.to_builtins(terms.geometry),
                 "instantFloatPercent": terms.instant_float_percent,

@@ -20,15 +20,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.chain import CHAIN, EIGHTHS, UNITS, Block, weight_of
+from bidplane.core.chain import EIGHTHS, UNITS, Block, weight_of
 from bidplane.core.market.clearing import Clearing, Contestant
 from bidplane.core.market.room import Room
 
 BIDS_MOST = 64
 GPUS_MOST = 64
 STEPS_MOST = 20_000
-
-_GPU = len(CHAIN) - 1  # the counter of single GPUs
 
 
 class TooLarge(Exception):
@@ -124,18 +122,17 @@ def _bound(parts: Sequence[int], worth: Sequence[int], at: int, left: Room) -> i
 
 def _capacity(room: Room) -> int:
     """At least as many 56ths as any set that fits has."""
+    gpus = room.spare[len(room.chain) - 1]  # the chain ends in single GPUs
     if not room.leaves:
-        return GPU_WEIGHT * room.spare[_GPU]
+        return GPU_WEIGHT * gpus
     # A chain's smallest leaf is counted through all of it, whole GPUs included. Profiles are
     # counted each by itself; a GPU that is sold whole may be more than all of its profiles.
-    counted = list(zip(room.leaves, room.spare[len(CHAIN) :], strict=True))
+    counted = list(zip(room.leaves, room.spare[len(room.chain) :], strict=True))
     if room.leaves[0].in_chain:
         leaf, spare = counted[-1]
         return leaf.weight * spare
     cut = sum(leaf.weight * leaf.per_gpu for leaf in room.leaves)
-    return sum(leaf.weight * n for leaf, n in counted) + (
-        max(0, GPU_WEIGHT - cut) * room.spare[_GPU]
-    )
+    return sum(leaf.weight * n for leaf, n in counted) + max(0, GPU_WEIGHT - cut) * gpus
 
 
 def _parts(block: Block, room: Room) -> int:

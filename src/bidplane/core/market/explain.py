@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
-from bidplane.core.chain import CHAIN
 from bidplane.core.market.model import Lost
 
 
@@ -35,7 +34,8 @@ def explain(loss: Lost) -> str:
         case BidReason.LARGER_THAN_EVERY_DOMAIN:
             return (
                 "no link domain is that large"
-                f" (blocks of up to {CHAIN[0]} GPUs are sold, each inside one domain); ask for less"
+                f" (blocks of up to {_gpus(loss.largest)} are sold, each inside one domain);"
+                " ask for less"
             )
         case BidReason.SHAPE_NOT_SOLD:
             return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bidplane.core.chain import CHAIN, Block, Leaf
+from bidplane.core.chain import CHAIN, Block, Chain, Leaf
 from bidplane.core.market.clearing import Clearing, Contestant, clear
 from bidplane.core.market.room import Room, need
 
@@ -51,21 +51,25 @@ class Book(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, field: Sequence[Contestant], domains: dict[str, int], leaves: tuple[Leaf, ...]
+        cls,
+        field: Sequence[Contestant],
+        domains: dict[str, int],
+        leaves: tuple[Leaf, ...],
+        chain: Chain,
     ) -> Book:
         kinds: dict[Block, int] = {}
         kind = [-1 if c.block.domain else kinds.setdefault(c.block, len(kinds)) for c in field]
         blocks = [c.block for c in field]
         pinned = [(domains[b.domain], b.size) if b.domain else (-1, 0) for b in blocks]
         where = np.array(pinned, np.int64).reshape(-1, 2)
-        levels = len(CHAIN) + len(leaves)
+        levels = len(chain) + len(leaves)
         return cls(
             price=np.array([c.price for c in field], np.int64),
             weight=np.array([c.weight for c in field], np.int64),
             tie=np.array([c.tie for c in field], np.uint64),
             reserve=np.array([c.reserve for c in field], np.int64),
             kind=np.array(kind, np.int64),
-            needs=np.array([need(b, leaves) for b in kinds], np.int64).reshape(-1, levels),
+            needs=np.array([need(b, leaves, chain) for b in kinds], np.int64).reshape(-1, levels),
             domain=where[:, 0],
             size=where[:, 1],
             ids=[c.id for c in field],
@@ -95,8 +99,11 @@ class Stays(NamedTuple):
 class Outcome:
     """Who wins, and what is needed to price it. Positions are ranks: 0 goes first."""
 
-    def __init__(self, free: Ints, leaves: tuple[Leaf, ...], book: Book) -> None:
+    def __init__(
+        self, free: Ints, leaves: tuple[Leaf, ...], book: Book, chain: Chain = CHAIN
+    ) -> None:
         self.leaves = leaves
+        self.chain = chain
         self.free = free
         self.book = book
         self.order = book.ranking()
@@ -104,7 +111,7 @@ class Outcome:
         self.domain = book.domain[self.order]
         self.size = book.size[self.order]
         self.key = (book.price * book.weight)[self.order]
-        self.spare = holds(free, leaves).sum(axis=0)
+        self.spare = self._holds(free).sum(axis=0)
         self.wins = self._forward()
         self._look_back()
 
@@ -154,11 +161,14 @@ class Outcome:
         if len(pinned):
             domain, size = self.domain[ranks[pinned]], self.size[ranks[pinned]]
             before = free[domain] if each else free[domain] - _taken_before(domain, size)
-            needs[pinned] = holds(before, self.leaves) - holds(before - size, self.leaves)
+            needs[pinned] = self._holds(before) - self._holds(before - size)
         return needs
 
     def _nothing(self, count: int) -> Ints:
-        return np.zeros((count, len(CHAIN) + len(self.leaves)), np.int64)
+        return np.zeros((count, len(self.chain) + len(self.leaves)), np.int64)
+
+    def _holds(self, free: Any) -> Ints:
+        return holds(free, self.leaves, self.chain)
 
     # What each winner pays
 
@@ -179,7 +189,7 @@ class Outcome:
         if len(pinned):
             free = self._free_at(self.domain[losers[pinned]], losers[pinned])
             size = self.size[losers[pinned]]
-            wanted[pinned] = holds(free, self.leaves) - holds(free - size, self.leaves)
+            wanted[pinned] = self._holds(free) - self._holds(free - size)
         self._short = wanted - met  # above zero: what kept it out
         self._blockers: dict[tuple[int, ...], Ints] = {}
         self._neighbours: dict[int, list[int]] = {}  # by domain: the leases that lose
@@ -245,7 +255,7 @@ class Outcome:
         return rival[np.argsort(ranks)]
 
     def _given_back(self, free: int, size: int) -> Ints:
-        with_it, without = holds(np.array([free + size, free]), self.leaves)
+        with_it, without = self._holds(np.array([free + size, free]))
         given: Ints = with_it - without
         return given
 
@@ -281,7 +291,7 @@ class Outcome:
         met = self.left[at - 1]
         instead_free = free + int(self.size[rank]) - int(self.size[loser])
         states = np.array([free, max(0, instead_free)])
-        now, instead = holds(states, self.leaves)
+        now, instead = self._holds(states)
         return bool(instead_free >= 0 and (met - now + instead >= 0).all())
 
     def prices(self) -> Ints:
@@ -307,7 +317,8 @@ class FastClearing(Clearing):
         self, start: Room, field: Sequence[Contestant], domains: dict[str, int], free: Ints
     ) -> None:
         super().__init__(start)
-        self.outcome = Outcome(free, start.leaves, Book.of(field, domains, start.leaves))
+        leaves, chain = start.leaves, start.chain
+        self.outcome = Outcome(free, leaves, Book.of(field, domains, leaves, chain), chain)
         order = self.outcome.order
         self.accepted = [field[i] for i in order[self.outcome.winners]]
         self.losers = [field[i] for i in order[self.outcome.losers]]
@@ -321,7 +332,7 @@ class FastClearing(Clearing):
         if block.is_pinned:
             return super()._in_the_way_of(block)
         if block not in self._in_the_way:
-            wanted = np.array(need(block, self._start.leaves), np.int64)
+            wanted = np.array(need(block, self._start.leaves, self._start.chain), np.int64)
             full = np.flatnonzero((self.outcome.left < wanted).any(axis=1))
             self._in_the_way[block] = self.accepted[full[0]] if len(full) else None
         return self._in_the_way[block]
@@ -337,9 +348,9 @@ def clear_fast(start: Room, contestants: Iterable[Contestant]) -> Clearing:
     return FastClearing(start, field, domains, np.array(list(start.free.values()), np.int64))
 
 
-def holds(free: Any, leaves: tuple[Leaf, ...]) -> Ints:
+def holds(free: Any, leaves: tuple[Leaf, ...], chain: Chain = CHAIN) -> Ints:
     """How many blocks of each size so much in one domain could hold, by row."""
-    columns = [free // size for size in CHAIN] + [free * leaf.per_gpu for leaf in leaves]
+    columns = [free // size for size in chain] + [free * leaf.per_gpu for leaf in leaves]
     return np.stack(columns, axis=1)
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.chain import CHAIN, Block, weight_of
+from bidplane.core.chain import Block, weight_of
 from bidplane.core.fastplacement import place_fast
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant
@@ -152,7 +152,7 @@ def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
         else:
             for domain, devices in incumbent.seats.items():
                 free[domain] += len(devices)
-    return Room(free, leaves=lot.leaves, cut=cut)
+    return Room(free, leaves=lot.leaves, cut=cut, chain=lot.chain)
 
 
 def _beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> set[str]:
@@ -282,6 +282,7 @@ def _summary(
         },
         stay=max((one.price for one in kept), default=0),
         protected=tuple(sorted(protected)),
+        chain=lot.chain,
     )
 
 
@@ -310,7 +311,7 @@ def _fresh(lot: Lot, block: Block, seat: Seat) -> int:
 def classes(lot: Lot) -> Iterator[tuple[str, Block]]:
     """What a lot sells, by name: its block sizes, and the parts of a GPU."""
     largest = max((domain.size for domain in lot.domains), default=0)
-    yield from ((str(size), Block(size)) for size in CHAIN if size <= largest)
+    yield from ((str(size), Block(size)) for size in lot.chain if size <= largest)
     yield from ((leaf.name, Block(0, share=leaf.name)) for leaf in lot.leaves)
 
 

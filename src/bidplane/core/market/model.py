@@ -18,6 +18,7 @@ from bidplane.core.chain import (
     EIGHTHS,
     FRACTIONS,
     Block,
+    Chain,
     Leaf,
     anywhere,
     block_size,
@@ -47,6 +48,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold, if any are
     floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
+    chain: Chain = CHAIN  # the sizes of the blocks that are sold
 
     @property
     def devices(self) -> int:
@@ -57,14 +59,18 @@ class Extent(NamedTuple):
     """How much a lot has when nobody holds any of it."""
 
     devices: int
-    blocks: dict[int, int]  # by size: how many there are
+    blocks: dict[int, int]  # by size of its chain: how many there are
     leaves: tuple[Leaf, ...]
 
     @classmethod
     def of(cls, lot: Lot) -> Extent:
         sizes = [domain.size for domain in lot.domains]
-        blocks = {size: sum(n // size for n in sizes) for size in CHAIN}
+        blocks = {size: sum(n // size for n in sizes) for size in lot.chain}
         return cls(sum(sizes), blocks, lot.leaves)
+
+    @property
+    def chain(self) -> Chain:
+        return tuple(self.blocks)
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +116,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             return shares if sold else BidReason.SHAPE_NOT_SOLD
         if self.spread:
             fits = self.gpus <= extent.devices
-            return anywhere(self.gpus) if fits else BidReason.LARGER_THAN_EVERY_DOMAIN
-        size = block_size(self.gpus)
+            return anywhere(self.gpus, extent.chain) if fits else BidReason.LARGER_THAN_EVERY_DOMAIN
+        size = block_size(self.gpus, extent.chain)
         if size is None or self.blocks > extent.blocks[size]:
             return BidReason.LARGER_THAN_EVERY_DOMAIN
         return Block(size, count=self.blocks)
@@ -209,6 +215,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     share: str = ""
     option: int = 0
     weight: int = 0  # what it would have paid, of its price, in 56ths
+    largest: int = CHAIN[0]  # LargerThanEveryDomain: the most that is sold in one block there
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +253,7 @@ class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     classes: dict[str, int] = {}
     stay: int = 0  # the most that a running lease pays to stay
     protected: tuple[str, ...] = ()  # leases the fund, or a preemptor's hold, could not displace
+    chain: Chain = CHAIN  # the block sizes that are sold, if there are domains as large
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):

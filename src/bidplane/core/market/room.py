@@ -2,10 +2,11 @@
 Does a set of blocks fit? The only question clearing asks about supply.
 
 Two kinds of block take part. A *pinned* one (a running lease) uses GPUs of its own
-domains. A *movable* one (a new bid) may go to any domain with room. Because every block
-size divides the larger ones, movable blocks need no packing: putting a block of size s
-anywhere lowers the number of free blocks of every size l ≤ s by exactly s/l. So a set
-fits if and only if, with the pinned blocks taken out of their domains, for every size l
+domains, however many. A *movable* one (a new bid) is of a size of the lot's chain, and may
+go to any domain with room. Because every size of a chain divides the larger ones, movable
+blocks need no packing: putting a block of size s anywhere lowers the number of free blocks
+of every size l ≤ s by exactly s/l. So a set fits if and only if, with the pinned blocks
+taken out of their domains, for every size l
 
     Σ over movable blocks of size s ≥ l of s/l   ≤   Σ over domains of ⌊free/l⌋
 
@@ -26,9 +27,9 @@ import operator
 from collections.abc import Mapping
 from functools import lru_cache
 
-from bidplane.core.chain import CHAIN, EIGHTHS, Block, Leaf
+from bidplane.core.chain import CHAIN, EIGHTHS, Block, Chain, Leaf
 
-Counters = tuple[int, ...]  # one per size in CHAIN, then one per leaf
+Counters = tuple[int, ...]  # one per size of the chain, then one per leaf
 
 
 class Room:
@@ -42,7 +43,7 @@ class Room:
     free eighths, or its free leaves of one profile. `cut` says which of the latter.
     """
 
-    __slots__ = ("cut", "free", "leaves", "spare")
+    __slots__ = ("chain", "cut", "free", "leaves", "spare")
 
     def __init__(
         self,
@@ -51,14 +52,16 @@ class Room:
         *,
         leaves: tuple[Leaf, ...] = (),
         cut: Mapping[str, str] | None = None,
+        chain: Chain = CHAIN,
     ) -> None:
         self.free = free
+        self.chain = chain
         self.leaves = leaves
         self.cut = cut or {}  # by container: the leaf it has, or EIGHTHS
         self.spare = self._count() if spare is None else spare
 
     def __repr__(self) -> str:
-        names = [*map(str, CHAIN), *(leaf.name for leaf in self.leaves)]
+        names = [*map(str, self.chain), *(leaf.name for leaf in self.leaves)]
         counters = " ".join(f"{n}×{name}" for n, name in zip(self.spare, names, strict=True))
         return f"<Room {counters}>"
 
@@ -80,7 +83,7 @@ class Room:
 
     def _fits(self, block: Block, spare: Counters) -> bool:
         if not block.is_pinned:
-            return all(map(operator.ge, spare, need(block, self.leaves)))
+            return all(map(operator.ge, spare, need(block, self.leaves, self.chain)))
         if any(self.free.get(container, 0) < units for container, units in _pins(block)):
             return False
         return min(self._spare_with(block, 1)) >= 0
@@ -88,28 +91,32 @@ class Room:
     def _with(self, block: Block, sign: int) -> Room:
         spare = self._spare_with(block, sign)
         if not block.is_pinned:
-            return Room(self.free, spare, leaves=self.leaves, cut=self.cut)
+            return self._left(self.free, spare)
         free = dict(self.free)
         for container, units in _pins(block):
             free[container] -= sign * units
-        return Room(free, spare, leaves=self.leaves, cut=self.cut)
+        return self._left(free, spare)
+
+    def _left(self, free: Mapping[str, int], spare: Counters) -> Room:
+        return Room(free, spare, leaves=self.leaves, cut=self.cut, chain=self.chain)
 
     def _spare_with(self, block: Block, sign: int) -> Counters:
         if not block.is_pinned:
             change = operator.sub if sign > 0 else operator.add
-            return tuple(map(change, self.spare, need(block, self.leaves)))
+            return tuple(map(change, self.spare, need(block, self.leaves, self.chain)))
         # A pinned one also breaks larger blocks, by how much depends on its domain.
         spare = self.spare
         for container, units in _pins(block):
             cut, free = self.cut.get(container, ""), self.free[container]
-            spare = tuple(map(operator.add, spare, _gain(cut, free, -sign * units, self.leaves)))
+            gain = _gain(cut, free, -sign * units, self.leaves, self.chain)
+            spare = tuple(map(operator.add, spare, gain))
         return spare
 
     def _holds(self, container: str, free: int) -> Counters:
-        return _held(self.cut.get(container, ""), free, self.leaves)
+        return _held(self.cut.get(container, ""), free, self.leaves, self.chain)
 
     def _count(self) -> Counters:
-        totals = [0] * (len(CHAIN) + len(self.leaves))
+        totals = [0] * (len(self.chain) + len(self.leaves))
         for container, free in self.free.items():
             for k, n in enumerate(self._holds(container, free)):
                 totals[k] += n
@@ -117,7 +124,7 @@ class Room:
 
 
 @lru_cache(maxsize=4096)
-def _held(cut: str, free: int, leaves: tuple[Leaf, ...]) -> Counters:
+def _held(cut: str, free: int, leaves: tuple[Leaf, ...], chain: Chain) -> Counters:
     """How many blocks of each size a container with so much free could hold; `cut`: see `Room`."""
     if cut == EIGHTHS:
         parts = (free * leaf.per_gpu // 8 for leaf in leaves)
@@ -125,22 +132,23 @@ def _held(cut: str, free: int, leaves: tuple[Leaf, ...]) -> Counters:
         parts = (free if cut == leaf.name else 0 for leaf in leaves)
     else:
         parts = (free * leaf.per_gpu for leaf in leaves)
-    return (*(0 if cut else free // size for size in CHAIN), *parts)
+    return (*(0 if cut else free // size for size in chain), *parts)
 
 
 @lru_cache(maxsize=4096)
-def _gain(cut: str, free: int, more: int, leaves: tuple[Leaf, ...]) -> Counters:
+def _gain(cut: str, free: int, more: int, leaves: tuple[Leaf, ...], chain: Chain) -> Counters:
     """How many more blocks of each size it could hold with so much more free, or less."""
-    before, after = _held(cut, free, leaves), _held(cut, free + more, leaves)
+    before = _held(cut, free, leaves, chain)
+    after = _held(cut, free + more, leaves, chain)
     return tuple(map(operator.sub, after, before))
 
 
 @lru_cache(maxsize=4096)  # a lot has few distinct blocks, and asks for each very often
-def need(block: Block, leaves: tuple[Leaf, ...] = ()) -> Counters:
+def need(block: Block, leaves: tuple[Leaf, ...] = (), chain: Chain = CHAIN) -> Counters:
     """What a movable block takes from each counter."""
     if not block.share:
         sizes = [block.size] * block.count + list(block.rest)
-        whole = tuple(sum(s // size for s in sizes) for size in CHAIN)
+        whole = tuple(sum(s // size for s in sizes) for size in chain)
         return (*whole, *(block.gpus * leaf.per_gpu for leaf in leaves))
     mine = next(leaf for leaf in leaves if leaf.name == block.share)
     below = (
@@ -148,7 +156,7 @@ def need(block: Block, leaves: tuple[Leaf, ...] = ()) -> Counters:
         other.per_gpu // mine.per_gpu if mine.in_chain and other.in_chain else other == mine
         for other in leaves
     )
-    return (*(0 for _ in CHAIN), *(int(n) * block.count for n in below))
+    return (*(0 for _ in chain), *(int(n) * block.count for n in below))
 
 
 def _pins(block: Block) -> tuple[tuple[str, int], ...]:

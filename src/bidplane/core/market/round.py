@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import Block, weight_of
+from bidplane.core.chain import CHAIN, Block, weight_of
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.moving import with_moves
@@ -69,6 +69,7 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
             share=block.share,
             option=entry.option,
             weight=weight_of(block, lot.leaves if lot else ()),
+            largest=entry.largest,
         )
         if entry.problem or lot is None:
             refused.append(Refused(ask, loss, block))
@@ -94,6 +95,7 @@ class _Entry(NamedTuple):
     block: Block = Block(0, count=0)
     lot: Lot | None = None
     problem: BidReason | None = None
+    largest: int = CHAIN[0]  # what may be asked for in one block, if it is too large for all
 
 
 def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
@@ -120,4 +122,8 @@ def _routed(ask: Ask, option: int, lots: Mapping[str, Lot], router: Router) -> _
         return _Entry(ask, option, blocks[name], lots[name])
     # Of several lots that cannot, any one's reason will do.
     reasons = [shape for shape in shapes.values() if isinstance(shape, BidReason)]
-    return _Entry(ask, option, problem=min(reasons, default=BidReason.NO_DEVICES))
+    problem = min(reasons, default=BidReason.NO_DEVICES)
+    if problem is not BidReason.LARGER_THAN_EVERY_DOMAIN:
+        return _Entry(ask, option, problem=problem)
+    largest = max(extents[name].chain[0] for name in shapes)
+    return _Entry(ask, option, problem=problem, largest=largest)

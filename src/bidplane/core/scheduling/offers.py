@@ -15,7 +15,7 @@ from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
 from bidplane.core.asks import WORK_SECONDS, Ask
-from bidplane.core.chain import FRACTIONS, block_size
+from bidplane.core.chain import CHAIN, FRACTIONS, block_size
 from bidplane.core.market import pacing
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.pacing import Offer, Pace
@@ -63,7 +63,7 @@ def offers_of(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
         offers[pod["metadata"]["uid"]] = offered
         bid = bid_of(snapshot, pod)
         if bid is None or lease_of(snapshot, bid) is None:  # else its lease is counted
-            promised += offered.price * _weight(ask) // GPU_WEIGHT
+            promised += offered.price * _weight(ask, bid) // GPU_WEIGHT
     return offers
 
 
@@ -101,7 +101,7 @@ def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
         return Offer(price=_value(snapshot), reason="the agent's price")
     wish = Wish(
         value=_value(snapshot),
-        weight=_weight(ask),
+        weight=_weight(ask, bid_of(snapshot, pod)),
         since=_milliseconds(_created(pod)) or round(1000 * snapshot.now),
         work_seconds=ask.work_seconds or WORK_SECONDS,
         deadline=_milliseconds(ask.deadline),
@@ -135,12 +135,23 @@ def _value(snapshot: Snapshot) -> int:
     return parse_credits(snapshot.max_price)
 
 
-def _weight(ask: Ask) -> int:
+def _weight(ask: Ask, bid: Object | None) -> int:
     """56ths of a GPU; of a MIG instance at most as much as a whole one."""
     for leaf in FRACTIONS:
         if leaf.name == ask.share:
             return leaf.weight
-    return GPU_WEIGHT * (block_size(ask.gpus) or ask.gpus)
+    blocks = bid["spec"].get("blocks", 1) if bid else 1
+    return GPU_WEIGHT * _sold(ask.gpus, bid, blocks)
+
+
+def _sold(gpus: int, bid: Object | None, blocks: int = 1) -> int:
+    """
+    How many GPUs a block for so many is sold as. That is the pool's chain to say, and the
+    exchange says it of every bid it has seen; before that, as most pools would.
+    """
+    status = (bid or {}).get("status") or {}
+    known = 0 if status.get("shareSold") else status.get("gpusSold", 0) // blocks
+    return max(gpus, known) if known else block_size(gpus, CHAIN) or gpus
 
 
 def _promised(snapshot: Snapshot) -> int:
@@ -155,8 +166,8 @@ def _promised(snapshot: Snapshot) -> int:
         of_pods = labels.POD_UID in marks or labels.GANG in marks
         if not of_pods and phase_of(bid) in ("", BidPhase.WAITING):
             spec = bid["spec"]
-            gpus = (block_size(spec["gpus"]) or spec["gpus"]) * spec.get("blocks", 1)
-            total += parse_credits(spec["maxPrice"]) * gpus
+            blocks = spec.get("blocks", 1)
+            total += parse_credits(spec["maxPrice"]) * _sold(spec["gpus"], bid, blocks) * blocks
     return total
 
 
