@@ -5,10 +5,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from bidplane.api.kinds import NODE
+from bidplane.node.process.lineage import descendants
 from bidplane.node.process.records import known_pods
 
 from .processes import pids_with
@@ -191,6 +193,33 @@ def test_a_supervisor_that_is_killed_takes_its_container_along(box):
         await box.until(lambda: len(set(pids_with("888.25")) - set(pids_with("bwrap"))) == 1)
 
     box(story)
+
+
+def test_whoever_forks_supervisors_may_be_killed(box):
+    """What runs goes on, and what comes is started by another."""
+
+    async def story(box):
+        await box.create("before", "sleep 889.25")
+        await box.until_phase("before", "Running")
+        forker, *shims = [
+            pid for pid in descendants(os.getpid()) if "forking" in told(pid, "cmdline")
+        ]
+        assert [told(pid, "comm").strip() for pid in shims] == ["bidplane-shim"]
+        os.kill(forker, signal.SIGKILL)
+        await box.create("after", "sleep 889.5")
+        await box.until_phase("after", "Running")
+        before = await box.get("before")
+        assert before["status"]["containerStatuses"][0]["restartCount"] == 0
+        assert before["status"]["phase"] == "Running"
+        assert pids_with("889.25")
+
+    box(story)
+
+
+def told(pid, what):
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/{what}").read_text()
+    return ""
 
 
 def test_a_node_that_is_registered_again_is_the_same_node(box):

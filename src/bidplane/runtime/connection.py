@@ -9,6 +9,7 @@ certificate a client showed is in the request's state.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -86,6 +87,10 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # The kernel else keeps a second small message until the first is acknowledged, for up to
+        # 40 ms: an event after its watch's headers. asyncio asks for this only of sockets that
+        # say their protocol, which `socket.create_server` and those it accepts do not.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         tls = transport.get_extra_info("ssl_object")
         shown = tls.getpeercert(binary_form=True) if tls is not None else None
         if shown:

@@ -3,13 +3,14 @@ The process runtime: a pod's containers as processes of this machine.
 
     records     a pod's folder: what was started, what became of it
     shim        one small supervisor per container; outlives the agent
+    forking     forks them: Python itself starts once; `keeping` is their log
     dressing    how a container is run: command, environment, user, mounts
     worker      one pod: looks, decides, acts, reports
     provisions  what a pod is given before it starts, and kept up to date
     starting    starts containers, and finds them again
     telling     the pod's status and Events, to the API
     unit        one container: its process, probes, hooks, end
-    runs        starts shims, finds them again, hears when they end
+    runs        has shims started, finds them again, hears when they end
     confine     the sandbox, as a chain of commands in front of the container's own
     view        what a container sees of the file system
     limits      cgroups where they can be written, else rlimits

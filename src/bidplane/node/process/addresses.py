@@ -194,6 +194,7 @@ def listen_inside(place: Place, host: str, port: int) -> socket.socket:
 
     def listen() -> socket.socket:
         made = socket.create_server((host, port))
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # inherited by what it accepts
         made.setblocking(False)
         return made
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from bidplane.kube.client import Object
-from bidplane.node.process.shim import descendants
+from bidplane.node.process.lineage import descendants
 from bidplane.wire.quantity import parse as parse_quantity
 
 _PERIOD_US = 100_000

@@ -22,7 +22,7 @@ import msgspec
 from bidplane.core.pods.life import Halt, Run, Stage
 from bidplane.kube.client import Object
 from bidplane.node.process import tmpfs
-from bidplane.node.process.shim import start_time
+from bidplane.node.process.lineage import start_time
 
 _LONGEST_MESSAGE = 4096
 _LOST = "The container could not be located when the node looked for it"

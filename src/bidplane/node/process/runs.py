@@ -15,11 +15,15 @@ from typing import Any
 
 import msgspec
 
-from bidplane.node.process import shim
+from bidplane.node.process import forking
 from bidplane.node.process.records import Attempt, State
 
-_SHIM = str(Path(shim.__file__))
-_SPARE_SECONDS = 0.02  # after a start: when many start at once, they come first
+_ROOT = str(Path(forking.__file__).parents[3])
+_FORKER = (
+    "import sys; sys.path.append(sys.argv[1]); "
+    "from bidplane.node.process.forking import main; main()"
+)
+_CHUNK = 1 << 16
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,15 +43,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launcher:
-    """
-    Starts shims. One is always kept ready: most of what a start takes is Python's own start.
-
-    A spare that gets no order, because we ended, ends too.
-    """
+    """Starts shims, by a process that forks them (`forking`): kept ready, made anew if it ends."""
 
     def __init__(self) -> None:
-        self._spare: subprocess.Popen[bytes] | None = None
-        self._closed = False
+        self._forker: subprocess.Popen[bytes] | None = None
+        self._said = b""  # of a line that is not whole yet
+        self._waiting: dict[int, asyncio.Future[str]] = {}
+        self._orders = 0
 
     async def launch(self, attempt: Attempt, order: Order) -> bool:
         """
@@ -60,65 +62,87 @@ class Launcher:
             "folder": str(attempt.folder),
             "env": dict(order.env),
         }
-        process, self._spare = self._spare or _spawn(), None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        with suppress(BrokenPipeError):  # somebody killed it: then it answers nothing
-            # Through a pipe: an order may hold secrets, so it is never on a disk.
-            process.stdin.write(marshal.dumps(told))
-            process.stdin.close()
-        with process.stdout as answers:
-            answer = await _read(answers.fileno())
-        # Whoever hears of its end reaps it; Popen must not warn that nobody did.
-        process.returncode = 0
-        asyncio.get_running_loop().call_later(_SPARE_SECONDS, self.prepare)
-        if answer != b"started\n":
-            _reap(process.pid)  # it ends at once
-            return False
-        return True
+        self._orders += 1
+        number = self._orders
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        try:
+            self._send(forking.frame(number, marshal.dumps(told)))
+            return await answer == "started"
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, order: bytes) -> None:
+        for _ in range(2):  # the forker may have been killed, and nobody told us yet
+            self.prepare()
+            assert self._forker is not None
+            assert self._forker.stdin is not None
+            try:
+                _write_all(self._forker.stdin.fileno(), order)
+                return
+            except BrokenPipeError:
+                self._lose(self._waiting.keys() - {self._orders})
+        self._lose(set(self._waiting))
 
     def prepare(self) -> None:
-        if self._spare is None and not self._closed:
-            self._spare = _spawn()
+        """Have a forker."""
+        if self._forker is None:
+            self._forker, self._said = _spawn(), b""
+            assert self._forker.stdout is not None
+            asyncio.get_running_loop().add_reader(self._forker.stdout.fileno(), self._hear)
+
+    def _hear(self) -> None:
+        assert self._forker is not None
+        assert self._forker.stdout is not None
+        said = os.read(self._forker.stdout.fileno(), _CHUNK)
+        if not said:
+            self._lose(set(self._waiting))
+            return
+        *lines, self._said = (self._said + said).split(b"\n")
+        for line in lines:
+            number, _, word = line.decode().partition(" ")
+            self._answer(int(number), word)
+
+    def _answer(self, number: int, word: str) -> None:
+        answer = self._waiting.pop(number, None)
+        if answer is not None and not answer.done():
+            answer.set_result(word)
+
+    def _lose(self, numbers: set[int]) -> None:
+        """The forker is gone. What it did not answer may be running: the folders tell."""
+        self.close()
+        for number in numbers:
+            self._answer(number, "lost")
 
     def close(self) -> None:
-        self._closed = True
-        if self._spare is not None:
-            self._spare.communicate()  # closes its stdin, which is the order to end
-            self._spare = None
+        """It ends; the shims it forked go on."""
+        if self._forker is None:
+            return
+        assert self._forker.stdin is not None
+        assert self._forker.stdout is not None
+        asyncio.get_running_loop().remove_reader(self._forker.stdout.fileno())
+        self._forker.stdin.close()
+        self._forker.stdout.close()
+        self._forker.wait()
+        self._forker = None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def _spawn() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", _SHIM],
+        [sys.executable, "-I", "-S", "-c", _FORKER, _ROOT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        bufsize=0,
         start_new_session=True,
         cwd="/",
         env={},
     )
-
-
-def _reap(pid: int) -> None:
-    with suppress(OSError):
-        os.waitpid(pid, 0)
-
-
-async def _read(descriptor: int) -> bytes:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[bytes] = loop.create_future()
-
-    def ready() -> None:
-        loop.remove_reader(descriptor)
-        if not done.done():
-            done.set_result(os.read(descriptor, 100))
-
-    loop.add_reader(descriptor, ready)
-    try:
-        return await done
-    finally:
-        loop.remove_reader(descriptor)
 
 
 class Watch:
@@ -126,7 +150,6 @@ class Watch:
 
     def __init__(self, state: State, ended: Callable[[], None]) -> None:
         self._ended = ended
-        self._pid = state.shim
         self._descriptor = -1
         loop = asyncio.get_running_loop()
         try:
@@ -138,8 +161,6 @@ class Watch:
 
     def _ready(self) -> None:
         self.close()
-        with suppress(OSError):
-            os.waitpid(self._pid, os.WNOHANG)  # ours, unless an earlier agent started it
         self._ended()
 
     def close(self) -> None:

@@ -1,18 +1,17 @@
 """
-The supervisor of one container. Runs as a program of its own: `python -I -S shim.py`.
+The supervisor of one container: a process of its own, forked for it (see `forking`).
 
 The agent may be killed at any time; somebody must still wait for the process, keep its
-log and write down how it ended. That is all this does. It is started for every
-container, so it imports only what is compiled into Python (a start takes half as long).
+log and write down how it ended. That is all this does. There is one for every container,
+so it imports little.
 
-It reads its order from stdin (`marshal`: the same interpreter wrote it), takes the lock
-of its folder, and refuses to run if anything was ever started there: of two agents that
-both believe they must start this container, one does. In its folder:
+It takes the lock of its folder, and refuses to run if anything was ever started there: of
+two agents that both believe they must start this container, one does. In its folder:
 
     lock      held while it lives
     state     who was started, once it was
     exit      how it ended, once it did
-    N.log     what it printed, in the CRI's format; the newest has the highest N
+    N.log     what it printed: see `keeping`
     control   a named pipe: what goes to stdin, and the size of the terminal
 """
 
@@ -20,98 +19,20 @@ both believe they must start this container, one does. In its folder:
 
 import _signal  # type: ignore[import-not-found]
 import fcntl
-import marshal
 import os
+import resource
 import select
-import sys
 import time
+from collections.abc import Callable
+
+from bidplane.node.process.keeping import Log
+from bidplane.node.process.lineage import descendants, start_time
 
 INFO_DESCRIPTOR = 3  # where bubblewrap tells the pid inside
 _CHUNK = 1 << 16
 _DRAIN_SECONDS = 1.0  # for what the pipes still hold when the process is gone
 _REAP_MS = 2000
-_LONGEST_LINE = 16 * 1024  # as in the CRI: longer ones are cut into parts
 _CANNOT_RUN = 128
-
-
-class Log:
-    """Lines with time and stream, in files of a limited size."""
-
-    def __init__(self, folder: str, most_bytes: int, most_files: int, *, at_once: bool) -> None:
-        self._folder = folder
-        self._most_bytes = most_bytes
-        self._most_files = most_files
-        self._at_once = at_once  # a terminal's half lines must be seen
-        self._number = 0
-        self._written = 0
-        self._file = -1
-        self._rest = {"stdout": b"", "stderr": b""}
-        self._next()
-
-    def _next(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._number += 1
-        name = os.path.join(self._folder, f"{self._number}.log")
-        self._file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
-        self._written = 0
-        oldest = os.path.join(self._folder, f"{self._number - self._most_files}.log")
-        if self._number > self._most_files and os.path.exists(oldest):
-            os.unlink(oldest)
-
-    def add(self, stream: str, data: bytes) -> None:
-        whole = self._rest[stream] + data
-        lines = whole.split(b"\n")
-        rest = lines.pop()
-        stamp = _stamp()
-        full, part = f"{stamp} {stream} F ".encode(), f"{stamp} {stream} P ".encode()
-        out = []
-        for line in lines:
-            while len(line) > _LONGEST_LINE:
-                out.append(part + line[:_LONGEST_LINE])
-                line = line[_LONGEST_LINE:]
-            out.append(full + line)
-        while len(rest) > _LONGEST_LINE:
-            out.append(part + rest[:_LONGEST_LINE])
-            rest = rest[_LONGEST_LINE:]
-        if self._at_once and rest:
-            out.append(part + rest)
-            rest = b""
-        self._rest[stream] = rest
-        if out:
-            self._write(b"\n".join(out) + b"\n")
-
-    def _write(self, data: bytes) -> None:
-        try:
-            while data:
-                written = os.write(self._file, data)
-                self._written += written
-                data = data[written:]
-        except OSError:
-            return  # the disk is full: the container goes on, its words are lost
-        if self._written >= self._most_bytes:
-            self._next()
-
-    def finish(self) -> None:
-        for stream, rest in self._rest.items():
-            if rest:
-                # It has no end, so it is a part: readers add no newline.
-                self._write(f"{_stamp()} {stream} P ".encode() + rest + b"\n")
-
-
-def _stamp() -> str:
-    now = time.time_ns()
-    seconds, nanos = divmod(now, 1_000_000_000)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{nanos:09d}Z"
-
-
-def start_time(pid: int) -> str:
-    """When a process began, in ticks since boot: with its pid, a name nothing else has."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 def _write_whole(path: str, text: str) -> None:
@@ -192,11 +113,8 @@ class Container:
         for path in order["cgroups"]:
             with open(path, "w") as file:
                 file.write(str(os.getpid()))
-        if order["rlimits"]:
-            import resource
-
-            for which, limit in order["rlimits"]:
-                resource.setrlimit(which, (limit, limit))
+        for which, limit in order["rlimits"]:
+            resource.setrlimit(which, (limit, limit))
         os.umask(0o022)
         for sign in (_signal.SIGPIPE, _signal.SIGHUP, _signal.SIGTERM, _signal.SIGINT):
             _signal.signal(sign, _signal.SIG_DFL)
@@ -249,21 +167,6 @@ def _kill(pid: int) -> None:
         pass
 
 
-def descendants(pid: int) -> list[int]:
-    """All that descend from a process, the nearest first."""
-    found: list[int] = []
-    nearest: list[int] = []
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # any of them may have forked
-            with open(f"/proc/{pid}/task/{thread}/children") as file:
-                nearest += [int(child) for child in file.read().split()]
-    except OSError:
-        pass
-    for child in nearest:
-        found += [child, *descendants(child)]
-    return found
-
-
 def _reap() -> None:
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
@@ -272,7 +175,7 @@ def _reap() -> None:
         pass
 
 
-def _adopt_orphans() -> None:
+def adopt_orphans() -> None:
     import ctypes
 
     ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
@@ -378,16 +281,9 @@ class Supervision:
                 self._container.stdin = -1
 
 
-def main() -> None:
-    told = sys.stdin.buffer.read()
-    if not told:
-        return  # a spare that was never needed
-    order = marshal.loads(told)
+def supervise(order: dict, answer: Callable[[str], None]) -> None:  # type: ignore[type-arg]
+    """From the order to the end; `answer` is told once that it was started, or was not."""
     folder = order["folder"]
-    answer = os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
     complaints = os.path.join(folder, "shim.err")
     os.dup2(os.open(complaints, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
     if not _locked(os.path.join(folder, "lock")):
@@ -398,7 +294,7 @@ def main() -> None:
     for sign in (_signal.SIGTERM, _signal.SIGINT, _signal.SIGHUP):
         _signal.signal(sign, _signal.SIG_IGN)
     if order["adopts"]:
-        _adopt_orphans()
+        adopt_orphans()
     control = _control(folder) if order["stdin"] or order["tty"] else -1
     log = Log(folder, order["log_bytes"], order["log_files"], at_once=order["tty"])
     kills_before = _oom_kills(order["oom_file"])
@@ -408,7 +304,7 @@ def main() -> None:
     if problem:
         _write_whole(os.path.join(folder, "problem"), problem)
         _finish(folder, _CANNOT_RUN << 8, started, oom=False)
-        _answer(answer, "failed\n")
+        answer("failed")
         return
     pid = container.pid
     _write_whole(
@@ -416,7 +312,7 @@ def main() -> None:
         f"boot {_boot()}\nshim {os.getpid()} {start_time(os.getpid())}\n"
         f"pid {pid} {start_time(pid)}\ninside {container.inside}\nstarted {started!r}\n",
     )
-    _answer(answer, "started\n")
+    answer("started")
     status = Supervision(container, log, control).run()
     log.finish()
     # A process with a group of its own for memory may have been killed for its child.
@@ -448,14 +344,6 @@ def _boot() -> str:
         return file.read().strip()
 
 
-def _answer(descriptor: int, text: str) -> None:
-    try:
-        os.write(descriptor, text.encode())
-    except OSError:
-        pass  # the agent is gone; its successor reads the files
-    os.close(descriptor)
-
-
 def _finish(folder: str, status: int, at: float, *, oom: bool) -> None:
     code = os.waitstatus_to_exitcode(status)
     code = code if code >= 0 else 128 - code
@@ -463,7 +351,3 @@ def _finish(folder: str, status: int, at: float, *, oom: bool) -> None:
         os.path.join(folder, "exit"),
         f"code {code}\nfinished {at!r}\noom {int(oom)}\n",
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from bidplane.node.process.lineage import descendants
 from bidplane.node.process.settings import memory_bytes
-from bidplane.node.process.shim import descendants
 from bidplane.node.stats import Disk, Sample
 
 _TICKS = os.sysconf("SC_CLK_TCK")

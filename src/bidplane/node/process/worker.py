@@ -381,7 +381,7 @@ class Worker:
         """Nothing of it runs, and the API knows: leave nothing behind."""
         if not self._gone:
             await self._teller.gone()
-        self.folder.remove()
+        await asyncio.to_thread(self.folder.remove)  # the disk may be busy, and others wait
         # Not written down any more: there is no folder.
         self._notes.record = msgspec.structs.replace(
             self._notes.record, stage=life.advance(self._stage, life.Event.DELETED)
