@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import signal
 import socket
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +64,19 @@ users: [{{name: agent, user: {{token: "{token}"}}}}]
 contexts: [{{name: plane, context: {{cluster: plane, user: agent}}}}]
 current-context: plane
 """
+SERVES = """
+import http.server, os, time, threading
+os.chdir("/tmp")
+open("/tmp/large", "wb").write(os.urandom(2 << 20))
+open("/tmp/small", "w").write("hello")
+class H(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *a): print("asked for", self.path, flush=True)
+server = http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8080), H)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print("serving", flush=True)
+while not os.path.exists("/tmp/enough"): time.sleep(0.05)
+print("bye", flush=True)
+"""
 TALKS = "import time; print('hello from', __import__('socket').gethostname(), flush=True); "
 
 
@@ -69,16 +84,20 @@ class Site:
     def __init__(self, cluster: Cluster, folder: Path, authority: Authority) -> None:
         self.cluster, self.folder, self.authority = cluster, folder, authority
 
-    async def kubectl(self, *words: str, input: str = "", code: int = 0) -> str:
-        process = await asyncio.create_subprocess_exec(
+    async def start(self, *words: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
             str(self.cluster.binaries["kubectl"]),
             "--kubeconfig",
             str(self.folder / "worker.kubeconfig"),
             *words,
+            cwd=self.folder,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
+
+    async def kubectl(self, *words: str, input: str = "", code: int = 0) -> str:
+        process = await self.start(*words)
         async with asyncio.timeout(90):
             said, _ = await process.communicate(input.encode())
         assert process.returncode == code, said.decode()
@@ -253,3 +272,72 @@ async def story(site: Site) -> None:
 
 def test_kubectl_works_in_an_agents_pod_on_a_cluster(site: Site) -> None:
     asyncio.run(story(site))
+
+
+async def line(process: asyncio.subprocess.Process, words: str) -> str:
+    """The next line of it with these words."""
+    assert process.stdout is not None
+    said = ""
+    async with asyncio.timeout(60):
+        async for raw in process.stdout:
+            said += raw.decode()
+            if words in raw.decode():
+                return raw.decode()
+    raise AssertionError(f"never {words!r} in {said!r}")
+
+
+async def fetch(url: str) -> bytes:
+    def get() -> bytes:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return bytes(answer.read())
+
+    return await asyncio.to_thread(get)
+
+
+async def streams(site: Site) -> None:
+    """What stays open, each from the agent's plane to the cluster's node."""
+    async with node(site), bidplane(site):
+        kubectl = site.kubectl
+        await kubectl("apply", "-f", "-", input=pod("serves", SERVES))
+        await kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/serves")
+        follows = await site.start("logs", "-f", "serves")
+        await line(follows, "serving")
+
+        forward = await site.start("port-forward", "pod/serves", ":8080", ":1")
+        local = [
+            int(re.findall(r":(\d+) ->", await line(forward, "Forwarding from 127.0.0.1"))[0])
+            for _ in range(2)
+        ]
+        (site.folder / "large").write_bytes(b"")
+        await kubectl("cp", "serves:/tmp/large", "large")
+        large = (site.folder / "large").read_bytes()
+        assert len(large) == 2 << 20
+        for _ in range(2):  # a connection each
+            assert await fetch(f"http://127.0.0.1:{local[0]}/large") == large
+            await line(follows, "asked for /large")
+        with pytest.raises(OSError):  # noqa: PT011 refused, reset or cut short
+            await fetch(f"http://127.0.0.1:{local[1]}/")
+        await line(forward, "rror forwarding port")
+        async with asyncio.timeout(60):
+            await forward.wait()  # kubectl gives up after the first port that does not answer
+        through = "/api/v1/namespaces/default/pods/serves:8080/proxy/small"
+        assert await kubectl("get", "--raw", through) == "hello"
+
+        asks = "read word; echo said $word"
+        shell = await site.start("exec", "-i", "serves", "--", "sh", "-c", asks)
+        said, _ = await shell.communicate(b"hello\n")
+        assert (said, shell.returncode) == (b"said hello\n", 0)
+
+        attached = await site.start("attach", "serves")
+        (site.folder / "up").write_text("from here\n")
+        await kubectl("cp", "up", "serves:/tmp/up")
+        assert await kubectl("exec", "serves", "--", "cat", "/tmp/up") == "from here\n"
+        await kubectl("exec", "serves", "--", "touch", "/tmp/enough")
+        await line(attached, "bye")
+        await line(follows, "bye")
+        async with asyncio.timeout(60):
+            assert (await follows.wait(), await attached.wait()) == (0, 0)
+
+
+def test_what_stays_open_reaches_an_agents_pod_on_a_cluster(site: Site) -> None:
+    asyncio.run(streams(site))
