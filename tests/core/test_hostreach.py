@@ -24,6 +24,16 @@ def pod(spec=None, **container):
         (pod(securityContext={"seLinuxOptions": {"type": "spc_t"}}), "seLinuxOptions"),
         (pod({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}),
          "kernel.msgmax"),
+        (pod(livenessProbe={"httpGet": {"host": "10.0.0.1", "port": 80}}),
+         "spec.containers[0].livenessProbe.httpGet.host"),
+        (pod(startupProbe={"tcpSocket": {"host": "127.0.0.1", "port": 22}}),
+         "startupProbe.tcpSocket.host"),
+        (pod({"initContainers": [{"readinessProbe": {"tcpSocket": {"host": "db", "port": 1}}}]}),
+         "spec.initContainers[0].readinessProbe.tcpSocket.host"),
+        (pod(lifecycle={"postStart": {"httpGet": {"host": "db", "port": 1}}}),
+         "spec.containers[0].lifecycle.postStart.httpGet.host"),
+        (pod(lifecycle={"preStop": {"tcpSocket": {"host": "db", "port": 1}}}),
+         "lifecycle.preStop.tcpSocket.host"),
         (pod({"securityContext": {"windowsOptions": {"hostProcess": True}}}), "windowsOptions"),
     ],
 )  # fmt: skip
@@ -38,5 +48,13 @@ def test_ordinary_pods_reach_nothing():
         {"volumes": [{"name": "v", "emptyDir": {}}]},
         securityContext={"capabilities": {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}},
         ports=[{"containerPort": 80}],
+        livenessProbe={
+            "httpGet": {
+                "port": 80,
+                "host": "",
+                "httpHeaders": [{"name": "Host", "value": "a.example"}],
+            }
+        },
+        lifecycle={"preStop": {"exec": {"command": ["true"]}}},
     )
     assert hostreach.problems(ordinary) == []

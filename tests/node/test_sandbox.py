@@ -11,6 +11,7 @@ from bidplane.errors import ApiError
 from bidplane.node.process.confine import find_bubblewrap
 from bidplane.node.process.images import Image, Images
 from bidplane.node.process.mounts import Declared, Shared
+from bidplane.node.process.records import PodFolder
 
 pytestmark = pytest.mark.skipif(find_bubblewrap() is None, reason="there is no bubblewrap")
 
@@ -32,7 +33,7 @@ def test_a_sandbox_hides_the_machine(box):
         assert "Read-only file system" in said
         assert "curious\n" in said
         pod = await box.get("curious")
-        user = box.settings.user_for(pod["metadata"]["uid"])
+        user = PodFolder(box.settings.pods, pod["metadata"]["uid"]).record().uid
         assert user is None or user >= 200_000
 
     box(story)
@@ -139,3 +140,21 @@ async def account(box):
     except ApiError:
         return False
     return True
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"livenessProbe": {"tcpSocket": {"host": "127.0.0.1", "port": 1}}},
+        {"lifecycle": {"postStart": {"httpGet": {"host": "127.0.0.1", "port": 1}}}},
+    ],
+)
+def test_an_untrusted_pod_cannot_have_the_node_connect_anywhere(box, asked):
+    async def story(box):
+        await box.create("asks", "sleep 600", **asked)
+        await box.until_phase("asks", "Failed")
+        status = (await box.get("asks"))["status"]
+        assert status["reason"] == "Forbidden"
+        assert "127.0.0.1 is asked in the node's name" in status["message"]
+
+    box(story, trusted=[])

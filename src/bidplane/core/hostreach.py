@@ -67,12 +67,33 @@ def _container(field: str, container: Object) -> Iterator[tuple[str, str]]:
             yield f"{field}.securityContext.capabilities", f"it asks for {added}"
     if (security.get("procMount") or "Default") != "Default":
         yield f"{field}.securityContext.procMount", "it asks for an unmasked /proc"
+    for name, host in named_hosts(container):
+        yield f"{field}.{name}", f"it has the machine connect to {host}"
     for at, port in enumerate(container.get("ports") or ()):
         if port.get("hostPort"):
             yield (
                 f"{field}.ports[{at}].hostPort",
                 f"it asks for the machine's port {port['hostPort']}",
             )
+
+
+def named_hosts(container: Object) -> Iterator[tuple[str, str]]:
+    """
+    The fields of probes and hooks that name a host, and whom they name.
+
+    Whoever runs the pod connects there in its own name, from where it stands: a way to ports
+    the pod itself cannot reach. Kubernetes' own baseline forbids it too.
+    """
+    lifecycle = container.get("lifecycle") or {}
+    for owner, prefix, names in (
+        (container, "", ("startupProbe", "readinessProbe", "livenessProbe")),
+        (lifecycle, "lifecycle.", ("postStart", "preStop")),
+    ):
+        for name in names:
+            for action in ("httpGet", "tcpSocket"):
+                host = ((owner.get(name) or {}).get(action) or {}).get("host")
+                if host:
+                    yield f"{prefix}{name}.{action}.host", host
 
 
 def _unconfined(field: str, security: Object) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import msgspec
 
+from bidplane.core import hostreach
 from bidplane.core.hostpods import hostname
 from bidplane.core.naming import hosts_file
 from bidplane.core.pods import spec as specs
@@ -26,6 +27,7 @@ from bidplane.node.process.records import Notes, PodFolder
 from bidplane.node.process.relay import Relay
 from bidplane.node.process.settings import Settings, memory_bytes
 from bidplane.node.process.supplies import Device, Supplies
+from bidplane.node.process.users import Users
 
 _REFRESH_SECONDS = 30.0
 _FIRST_RETRY_SECONDS = 0.5
@@ -42,6 +44,7 @@ class Provisions:
         *,
         settings: Settings,
         supplies: Supplies,
+        users: Users,
         clock: Clock,
     ) -> None:
         self.complete = False
@@ -53,6 +56,7 @@ class Provisions:
         self._notes = notes
         self._settings = settings
         self._supplies = supplies
+        self._users = users
         self._clock = clock
         self._failures = 0
         self._relay: Relay | None = None
@@ -79,16 +83,22 @@ class Provisions:
             )
         for problem in specs.problems(pod):
             return "Unsupported", f"this node cannot run the pod: {problem}"
-        for container, _ in specs.containers(pod):
-            if (container.get("securityContext") or {}).get("privileged") and not trusted:
-                return "Forbidden", f"container {container['name']}: privileged is for trusted pods"
+        for container, _ in specs.containers(pod) if not trusted else ():
+            name = container["name"]
+            if (container.get("securityContext") or {}).get("privileged"):
+                return "Forbidden", f"container {name}: privileged is for trusted pods"
+            for field, host in hostreach.named_hosts(container):
+                return "Forbidden", (
+                    f"container {name}: {field}: {host} is asked in the node's name, which is for"
+                    " trusted pods; without it the pod itself is asked"
+                )
         return None
 
     async def gather(self, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
         place = await self._place(pod, uid)
         await self._open_relay(place)
-        self._notes.keep(uid=self._settings.user_for(uid))
+        self._notes.keep(uid=self._users.take(uid) if self._settings.engine.own_user else None)
         # At least where it is: what runs is found again though what it was made from is gone.
         self.supplied = Supplied(place=place, facts=self._facts(place), user=self._notes.record.uid)
         devices = await self._supplies.devices(pod)

@@ -26,6 +26,7 @@ from bidplane.node.process.sessions import Attached, Executed
 from bidplane.node.process.settings import Settings
 from bidplane.node.process.supplies import Supplies, TokenClient
 from bidplane.node.process.unit import Unit
+from bidplane.node.process.users import Users
 from bidplane.node.process.worker import Worker
 
 _TIDY_SECONDS = 30.0
@@ -57,6 +58,7 @@ class ProcessRuntime:
         )
         self._recorder = Recorder("kubelet", clock=clock)
         self._launcher = Launcher()
+        self._users = Users(settings.pods)
         self._workers: dict[str, Worker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self.meter = Meter(settings, self._workers.values, clock=clock)
@@ -122,6 +124,7 @@ class ProcessRuntime:
             present=lambda: self.present,
             recorder=self._recorder,
             launcher=self._launcher,
+            users=self._users,
             clock=self._clock,
         )
         self._workers[uid] = worker

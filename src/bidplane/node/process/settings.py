@@ -17,9 +17,6 @@ from bidplane.node.process.images import Images
 from bidplane.node.process.limits import Cgroups
 from bidplane.node.process.mounts import Declared
 
-FIRST_UID = 200_000
-_UIDS = 100_000
-
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     node: str
@@ -48,12 +45,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         # The label is the syncer's only where the namespace is the agent's.
         known = [name for name in names if name == names[0] or names[0] == f"agent-{name}"]
         return any(fnmatchcase(name, pattern) for name in known for pattern in self.trusted)
-
-    def user_for(self, uid: str) -> int | None:
-        """A user of its own for every pod, where we may choose: it follows from the pod's uid."""
-        if not self.engine.own_user:
-            return None
-        return FIRST_UID + int(uid.replace("-", "")[-8:], 16) % _UIDS
 
 
 def memory_bytes() -> int:

@@ -40,6 +40,7 @@ from bidplane.node.process.supplies import (
 )
 from bidplane.node.process.telling import Teller
 from bidplane.node.process.unit import Unit
+from bidplane.node.process.users import Users
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +56,7 @@ class Worker:
         present: Callable[[], Present],
         recorder: Recorder,
         launcher: Launcher,
+        users: Users,
         clock: Clock,
     ) -> None:
         self.pod = pod
@@ -64,6 +66,7 @@ class Worker:
         self.folder.save_pod(pod)
         self._client = client
         self._settings = settings
+        self._users = users
         self._present = present
         self._clock = clock
         self._woken = asyncio.Event()
@@ -77,7 +80,12 @@ class Worker:
         self._weighing: asyncio.Task[None] | None = None  # while it has such limits, and runs
         self._teller = Teller(lambda: self.pod, client, recorder)
         self._provisions = Provisions(
-            self.folder, self._notes, settings=settings, supplies=supplies, clock=clock
+            self.folder,
+            self._notes,
+            settings=settings,
+            supplies=supplies,
+            users=users,
+            clock=clock,
         )
         self._starter = Starter(
             lambda: self.pod,
@@ -382,6 +390,7 @@ class Worker:
         if not self._gone:
             await self._teller.gone()
         await asyncio.to_thread(self.folder.remove)  # the disk may be busy, and others wait
+        self._users.release(self.uid)
         # Not written down any more: there is no folder.
         self._notes.record = msgspec.structs.replace(
             self._notes.record, stage=life.advance(self._stage, life.Event.DELETED)
