@@ -199,7 +199,7 @@ class Box:
 
     # Words.
 
-    async def create(self, name, *command, pod=None, **container):
+    async def create(self, name, *command, pod=None, labels=None, **container):
         """A pod of one container, `main`, that runs a shell script or a command."""
         argv = ["/bin/sh", "-c", *command] if len(command) == 1 else list(command)
         main = {"name": "main", "image": "tools", **container}
@@ -215,7 +215,7 @@ class Box:
             "tolerations": [{"operator": "Exists"}],
             **(pod or {}),
         }
-        body = {"metadata": {"name": name}, "spec": spec}
+        body = {"metadata": {"name": name, "labels": labels or {}}, "spec": spec}
         return await self.client.create(POD, body, self.space)
 
     async def get(self, name):

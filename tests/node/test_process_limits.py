@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+import subprocess
 
 import pytest
 
+from bidplane.api import labels
+from bidplane.api.kinds import NAMESPACE
 from bidplane.errors import ApiError
 from bidplane.node.process.addresses import Namespaces, _no_namespaces
+from bidplane.node.process.apart import table_of
 from bidplane.node.process.confine import Bare, find_bubblewrap
 from bidplane.node.process.limits import Cgroups
 
@@ -111,6 +115,71 @@ def test_two_pods_on_one_port_each_in_its_own_network(box):
         assert not there(uid)
 
     box(story, network="namespace")
+
+
+@needs_namespaces
+def test_pods_of_different_agents_do_not_meet(box):
+    """Whoever they are, they reach what is their own agent's; the machine reaches all."""
+
+    async def story(box):
+        owners = {"a1": "a", "a2": "a", "b1": "b", "o1": "", "o2": ""}
+        agents = {letter: f"{letter}-{box.name}" for letter in "ab"}
+        spaces = {letter: f"agent-{agent}" for letter, agent in agents.items()} | {"": box.space}
+        for letter in agents:
+            await box.client.create(NAMESPACE, {"metadata": {"name": spaces[letter]}})
+        addresses = {}
+        for name, letter in owners.items():
+            box.space = spaces[letter]
+            label = {labels.AGENT: agents[letter]} if letter else {}
+            more = listening(ME=name, LISTEN="0.0.0.0")
+            await box.create(name, "/usr/bin/python3", "-c", LISTEN, labels=label, **more)
+            addresses[name] = (await box.until_ready(name))["status"]["podIP"]
+            met = await asyncio.open_connection(addresses[name], 8080)
+            assert await answer(*met) == name.encode()
+
+        async def reaches(name):
+            box.space = spaces[owners[name]]
+            tried = f"{TRY}all({list(addresses.values())})"
+            return set((await box.exec(name, "/usr/bin/python3", "-c", tried))[1].split())
+
+        assert await reaches("a1") == {"a1", "a2"}
+        assert await reaches("b1") == {"b1"}
+        assert await reaches("o1") == {"o1", "o2"}
+        # After a restart of the node's agent, too; and nothing is left when they are gone.
+        await box.stop()
+        await box.start(network="namespace")
+        await box.until(lambda: len(box.node.runtime.pods()) == len(owners))
+        assert await box.until(lambda: reaches("a1")) == {"a1", "a2"}
+        tables = [str(table_of(agent)) for agent in agents.values()]
+        assert all(table in routing() for table in tables)
+        for name, letter in owners.items():
+            box.space = spaces[letter]
+            await box.delete(name, grace_seconds=0)
+        await box.until(lambda: not box.node.runtime.pods())
+        assert not any(table in routing() for table in tables)
+
+    box(story, network="namespace")
+
+
+TRY = """
+import sys, threading, urllib.request as u
+def one(address):
+    try: print(u.urlopen(f"http://{address}:8080", timeout=5).read().decode(), flush=True)
+    except OSError: pass
+def all(addresses):
+    threads = [threading.Thread(target=one, args=[a]) for a in addresses]
+    for t in threads: t.start()
+    for t in threads: t.join()
+"""
+
+
+def routing():
+    """All rules and routes of this machine."""
+    said = [["rule", "show"], ["route", "show", "table", "all"]]
+    return "".join(
+        subprocess.run(["ip", *words], capture_output=True, text=True, check=True).stdout
+        for words in said
+    )
 
 
 @pytest.mark.skipif("OUTSIDE" not in os.environ, reason="see test_elsewhere.py")

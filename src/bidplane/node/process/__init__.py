@@ -14,7 +14,9 @@ The process runtime: a pod's containers as processes of this machine.
     confine     the sandbox, as a chain of commands in front of the container's own
     view        what a container sees of the file system
     limits      cgroups where they can be written, else rlimits
-    addresses   each pod's own address; `egress` the way out of the machine
+    addresses   each pod's own address; `apart` keeps agents' from each other, `egress` is the
+                way out of the machine
+    users       the system's user each pod runs as
     images      what an image's name stands for here
     mounts      volumes as directories
     storage     what a pod keeps on the disk, and whether that is too much

@@ -19,7 +19,7 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +27,9 @@ from typing import Protocol
 import msgspec
 
 from bidplane.errors import UserError
+from bidplane.node.process import apart
 from bidplane.node.process.egress import open_way
+from bidplane.node.process.iproute import ip
 
 POD_RANGE = ipaddress.IPv4Network("10.201.0.0/16")
 _GATEWAY = "169.254.77.1"  # on our side of every pair; each is a link of its own
@@ -48,8 +50,8 @@ class Place(msgspec.Struct, frozen=True):
 class Network(Protocol):
     kind: str
 
-    async def join(self, uid: str) -> Place:
-        """The pod's place, made if it is not there yet."""
+    async def join(self, uid: str, agent: str) -> Place:
+        """The pod's place, made if it is not there yet; `agent` is whose it is, if anybody's."""
 
     def find(self, uid: str, address: str) -> Place:
         """The place of a pod that has joined."""
@@ -99,7 +101,7 @@ def _number(uid: str, attempt: int) -> int:
 class Loopback:
     kind = "loopback"
 
-    async def join(self, uid: str) -> Place:
+    async def join(self, uid: str, agent: str) -> Place:
         # 127.1.0.1 to 127.254.255.254: sixteen million, and never the machine's own.
         number = _number(uid, 0)
         return Place(f"127.{1 + number % 254}.{(number >> 8) % 256}.{1 + (number >> 16) % 254}")
@@ -119,17 +121,21 @@ class Loopback:
 class Namespaces:
     kind = "namespace"
 
-    async def join(self, uid: str) -> Place:
+    async def join(self, uid: str, agent: str) -> Place:
         name, link = _names(uid)
         for attempt in range(_TRIES):
             address = _address(uid, attempt)
-            await self._remove(name)
-            if await self._make(name, link, address):
-                return Place(address, str(_NAMESPACES / name))
+            await _remove(name)
+            if not await self._make(name, link, address):
+                continue
+            if agent and not await apart.keep(link, address, agent, str(POD_RANGE)):
+                await self.leave(uid)
+                raise OSError(f"its network cannot be kept apart from those of others than {agent}")
+            return Place(address, str(_NAMESPACES / name))
         raise OSError(f"no free address in {POD_RANGE}")
 
     async def _make(self, name: str, link: str, address: str) -> bool:
-        made = await _ip(
+        made = await ip(
             [],
             f"netns add {name}",
             f"link add {link} type veth peer name eth0 netns {name}",
@@ -140,7 +146,7 @@ class Namespaces:
         if not made:
             return False
         _forward(link)
-        return await _ip(
+        return await ip(
             ["-n", name],
             "link set lo up",
             f"addr add {address}/32 dev eth0",
@@ -153,11 +159,9 @@ class Namespaces:
         return Place(address, str(_NAMESPACES / _names(uid)[0]))
 
     async def leave(self, uid: str) -> None:
-        await self._remove(_names(uid)[0])
-
-    async def _remove(self, name: str) -> None:
-        if _there(name):
-            await _ip([], f"netns del {name}")
+        name, link = _names(uid)
+        await _remove(name)
+        await apart.forget(link)
 
     async def connect(
         self, place: Place, port: int
@@ -171,8 +175,13 @@ def _there(name: str) -> bool:
     return os.path.lexists(_NAMESPACES / name)
 
 
+async def _remove(name: str) -> None:
+    if _there(name):
+        await ip([], f"netns del {name}")
+
+
 def _forward(link: str) -> None:
-    """So that pods reach each other."""
+    """So that pods reach each other, as far as they may."""
     with suppress(OSError):
         Path(f"/proc/sys/net/ipv4/conf/{link}/forwarding").write_text("1")
 
@@ -234,17 +243,3 @@ def _names(uid: str) -> tuple[str, str]:
 def _address(uid: str, attempt: int) -> str:
     usable = POD_RANGE.num_addresses - 2
     return str(POD_RANGE[1 + _number(uid, attempt) % usable])
-
-
-async def _ip(options: Sequence[str], *lines: str) -> bool:
-    process = await asyncio.create_subprocess_exec(
-        "ip",
-        *options,
-        "-batch",
-        "-",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    await process.communicate("\n".join([*lines, ""]).encode())
-    return process.returncode == 0

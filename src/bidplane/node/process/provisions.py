@@ -112,7 +112,7 @@ class Provisions:
             return Place(self._settings.host_ip)
         if known:
             return network.find(uid, known)
-        place = await network.join(uid)
+        place = await network.join(uid, self._settings.agent_of(pod))
         self._notes.keep(address=place.address)
         return place
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import host_namespace
 from bidplane.kube.client import Object
 from bidplane.node.process.addresses import Network
 from bidplane.node.process.confine import Engine
@@ -38,12 +39,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def pods(self) -> Path:
         return self.state / "pods"
 
-    def trusts(self, pod: Object) -> bool:
-        """On the host every pod of an agent carries its name, and is in its namespace."""
+    def agent_of(self, pod: Object) -> str:
+        """Whose pod it is; on the host every pod of an agent carries its name."""
         metadata = pod["metadata"]
-        names = [metadata["namespace"], (metadata.get("labels") or {}).get(labels.AGENT, "")]
+        name = (metadata.get("labels") or {}).get(labels.AGENT, "")
         # The label is the syncer's only where the namespace is the agent's.
-        known = [name for name in names if name == names[0] or names[0] == f"agent-{name}"]
+        return name if metadata["namespace"] == host_namespace(name) else ""
+
+    def trusts(self, pod: Object) -> bool:
+        known = [name for name in (pod["metadata"]["namespace"], self.agent_of(pod)) if name]
         return any(fnmatchcase(name, pattern) for name in known for pattern in self.trusted)
 
 
