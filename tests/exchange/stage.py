@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POOL, RESOURCE_SLICE
 from bidplane.exchange.service import Exchange
 from bidplane.exchange.snapshot import lease_name
 from bidplane.ledger import Ledger, verify
@@ -16,6 +16,8 @@ from bidplane.ledger.records import lease_id
 from bidplane.runtime.credentials import Tokens
 
 from .fake_host import FakeHost, Killed
+
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 
 
 class ToldClock:
@@ -40,6 +42,7 @@ class Stage:
         self.clock = ToldClock()
         self.deaths = 0
         self.host.apply(POOL, "h100", spec={"product": "H100", "floorPrice": "0.10"})
+        self.host.apply(NODE, "n1", spec={}, status=READY)
         self.host.apply(RESOURCE_SLICE, "n1", spec=slice_spec(4))
         for name in ("trainer", "chat"):
             self.host.apply(AGENT, name, spec={"owner": name, "refill": "100"})

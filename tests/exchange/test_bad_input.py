@@ -9,7 +9,8 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase, BidReason
-from bidplane.exchange.snapshot import bid_view, device_views
+from bidplane.exchange.devices import device_views
+from bidplane.exchange.snapshot import bid_view
 from bidplane.ledger.records import TransferKind
 
 from .market import Market

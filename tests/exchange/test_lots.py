@@ -11,7 +11,8 @@ from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
 from bidplane.core.market import lots
 from bidplane.exchange import inventory
-from bidplane.exchange.snapshot import BidView, DeviceView, device_views
+from bidplane.exchange.devices import DeviceView, device_views
+from bidplane.exchange.snapshot import BidView
 from bidplane.ledger.records import lease_id
 
 from .market import Market
@@ -145,7 +146,7 @@ def test_rent_resumes_when_the_device_is_back(market: Market) -> None:
 def test_a_tainted_device_is_not_sold_and_its_holder_keeps_it(market: Market) -> None:
     market.round(bid("b1", "trainer", 4, PRICE))
     market.claim("b1")
-    closed = tuple(msgspec.structs.replace(d, closed=True) for d in gpus(4))
+    closed = tuple(msgspec.structs.replace(d, closed="tainted, on node n1") for d in gpus(4))
     market.round(devices=closed)
     assert market.lease("b1").breached_at == 0
     market.leave("b1")

@@ -160,7 +160,7 @@ def test_a_gang_has_left_when_all_of_it_has() -> None:
 
     gone = {"deletionTimestamp": "2026-11-16T00:00:00Z"}
     parts = [shown(0, **gone), shown(1)]
-    nothing = {"agents": (), "pools": (), "bids": (), "slices": ()}
+    nothing = {"agents": (), "pools": (), "bids": (), "slices": (), "nodes": ()}
     assert take(**nothing, leases=parts).left == frozenset()
     parts[1] = shown(1, **gone)
     assert take(**nothing, leases=parts).left == {"abc"}
@@ -219,7 +219,7 @@ def test_a_claim_says_which_lease_cannot_be_used() -> None:
         claim("lease-new"),
         {"metadata": {"name": "of-nobody"}, "status": {"devices": [{"conditions": []}]}},
     ]
-    seen = take(agents=(), pools=(), bids=(), slices=(), leases=(), claims=claims)
+    seen = take(agents=(), pools=(), bids=(), slices=(), leases=(), nodes=(), claims=claims)
     assert seen.unusable == {"bad", "gang"}
 
 
@@ -255,6 +255,7 @@ def test_a_card_no_table_has_is_sold_as_it_says_itself() -> None:
         bids=(),
         slices=slices,
         leases=(),
+        nodes=(),
     )
     assert seen.cards == {"GPU-0": said}
     (stock,) = shop(seen.pools, seen.devices, cards=seen.cards).stocks
@@ -276,6 +277,7 @@ def test_cards_of_the_table_are_not_asked_every_second() -> None:
         bids=(),
         slices=slices_of(Machine(name="n", gpus=(card,))),
         leases=(),
+        nodes=(),
     )
     assert seen.cards == {}
     (stock,) = shop(seen.pools, seen.devices).stocks

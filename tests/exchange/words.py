@@ -9,7 +9,8 @@ import msgspec
 from bidplane.api.lease import Device
 from bidplane.api.pool import Divides
 from bidplane.core.mig import Slot
-from bidplane.exchange.snapshot import AgentView, BidView, DeviceView, PoolView
+from bidplane.exchange.devices import DeviceView
+from bidplane.exchange.snapshot import AgentView, BidView, PoolView
 from bidplane.ledger.leases import Terms
 
 CREDIT = 1_000_000

@@ -104,3 +104,4 @@ class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     share_sold: str = ""  # the part of a GPU, if it is one
     spent: str = ""  # of its budget, by all leases of its work that were billed
     ran_seconds: int = 0  # how long these ran
+    withheld: str = ""  # where there is no room: what of the pool nobody new gets now, and why

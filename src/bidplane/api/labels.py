@@ -69,6 +69,9 @@ EVICTIONS = "bidplane.dev/evictions"
 REQUEUE = "bidplane.dev/requeue"
 RECLAIM_TAINT = "bidplane.dev/reclaim"
 
+# On a node of the host: it is to run nothing but what is sold of it. Agents' pods tolerate it.
+DEDICATED_TAINT = "bidplane.dev/dedicated"
+
 # Finalizers, each named after the part that removes it.
 PLANE_FINALIZER = "bidplane.dev/plane"
 WALLET_FINALIZER = "bidplane.dev/wallet"

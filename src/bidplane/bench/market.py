@@ -27,8 +27,9 @@ from bidplane.core.market.fast import Book, Ints, Outcome, holds
 from bidplane.core.market.model import ONE
 from bidplane.core.market.room import need
 from bidplane.exchange.desk import NoSale
+from bidplane.exchange.devices import DeviceView
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import AgentView, DeviceView, PoolView, Snapshot
+from bidplane.exchange.snapshot import AgentView, PoolView, Snapshot
 from bidplane.ledger import Ledger
 from bidplane.ledger.leases import Terms
 from bidplane.ledger.records import wallet_of

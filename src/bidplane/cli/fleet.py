@@ -10,10 +10,10 @@ from rich.tree import Tree
 
 from bidplane.api.kinds import NODE, RESOURCE_SLICE
 from bidplane.cli.common import Data, console, print_table, with_host
-from bidplane.core import topology
+from bidplane.core import nodestate, topology
 from bidplane.core.topology import LINKS_ANNOTATION, Machine
 from bidplane.errors import UserError
-from bidplane.kube.client import Client
+from bidplane.kube.client import Client, Object
 
 app = App(name="fleet", help="Nodes, their GPUs, and how these are linked.")
 
@@ -21,13 +21,13 @@ app = App(name="fleet", help="Nodes, their GPUs, and how these are linked.")
 @app.command(name="list")
 def list_(*, data: Data = None) -> None:
     """
-    Every node: what GPUs it has, how they group, and what is wrong with them.
+    Every node: what GPUs it has, how they group, and what is wrong with it or them.
 
     Examples:
         bidplane fleet list
     """
     rows = []
-    for machine in _machines(data):
+    for machine, trouble in _machines(data):
         first = machine.gpus[0]
         sizes = "+".join(str(len(domain)) for domain in topology.link_domains(machine))
         rows.append(
@@ -38,7 +38,7 @@ def list_(*, data: Data = None) -> None:
                 f"{first.memory / 2**30:.0f}Gi",
                 sizes,
                 " ".join(dict.fromkeys(gpu.link.partition(" ")[0] for gpu in machine.gpus)),
-                _notes(machine),
+                ", ".join(filter(None, (trouble, _notes(machine)))),
             ]
         )
     print_table(
@@ -56,7 +56,7 @@ def topology_(node: str, /, *, data: Data = None) -> None:
     Examples:
         bidplane fleet topology h100-a
     """
-    machines = {machine.name: machine for machine in _machines(data)}
+    machines = {machine.name: machine for machine, _ in _machines(data)}
     if node not in machines:
         known = ", ".join(machines) or "none"
         raise UserError(f"no node {node!r} publishes GPUs: there are {known}")
@@ -97,17 +97,21 @@ def _notes(machine: Machine) -> str:
     return ", ".join(said)
 
 
-def _machines(data: Path | None) -> list[Machine]:
-    async def read(host: Client) -> list[Machine]:
+def _machines(data: Path | None) -> list[tuple[Machine, str]]:
+    """Each with why its node takes no pods, if it takes none."""
+
+    async def read(host: Client) -> list[tuple[Machine, str]]:
         slices = (await host.list(RESOURCE_SLICE)).items
-        found = [
-            topology.read_machine(
-                node["metadata"]["name"],
-                slices,
-                (node["metadata"].get("annotations") or {}).get(LINKS_ANNOTATION, ""),
-            )
-            for node in (await host.list(NODE)).items
-        ]
-        return sorted((m for m in found if m.gpus), key=lambda machine: machine.name)
+        nodes = {node["metadata"]["name"]: node for node in (await host.list(NODE)).items}
+        named = {name for one in slices if (name := one["spec"].get("nodeName"))}
+        found = [_machine(name, slices, nodes.get(name)) for name in sorted(named | nodes.keys())]
+        return [(machine, trouble) for machine, trouble in found if machine.gpus]
 
     return with_host(data, read)
+
+
+def _machine(name: str, slices: Sequence[Object], node: Object | None) -> tuple[Machine, str]:
+    trouble = nodestate.GONE if node is None else nodestate.state_of(node).trouble
+    notes = (node or {"metadata": {}})["metadata"].get("annotations") or {}
+    machine = topology.read_machine(name, slices, notes.get(LINKS_ANNOTATION, ""))
+    return machine, trouble.removeprefix("is ").removeprefix("has the ")

@@ -13,7 +13,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.core import parts
+from bidplane.core import nodestate, parts
 from bidplane.kube.client import Object
 from bidplane.telemetry.model import Counters, ProcessMemory
 
@@ -245,10 +245,16 @@ def _measured(counters: Counters | None) -> dict[str, Any]:
 
 
 def _node_health(node: Object) -> str:
-    for condition in (node.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "Ready":
-            return "ok" if condition["status"] == "True" else "not ready"
-    return "not ready"
+    """In a word or two; "ok" while it takes pods."""
+    trouble = nodestate.state_of(node).trouble
+    return _IN_SHORT.get(trouble, "tainted") if trouble else "ok"
+
+
+_IN_SHORT = {
+    nodestate.NOT_READY: "not ready",
+    nodestate.CORDONED: "cordoned",
+    nodestate.GOING: "going",
+}
 
 
 def _health(node: str, device: Mapping[str, Any], counters: Counters | None) -> str:

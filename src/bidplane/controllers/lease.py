@@ -100,6 +100,8 @@ class LeaseController:
             return await self._release(plane, lease, mirror)
         elif lease["status"]["phase"] == Phase.DRAINING:
             return await self._evict(plane, lease, lease["status"].get("reason", ""))
+        else:
+            await self._follow_evictions(plane, lease)
         return None
 
     async def _show(self, plane: PlaneCache, lease: Object, mirror: Object | None) -> None:
@@ -163,12 +165,10 @@ class LeaseController:
         """No kubelet is left to end anything: what ran there is gone, and bids again."""
         name = lease["metadata"]["name"]
         # Said of the plane's pods first: once the host's are gone, theirs are lost without a word.
+        words = f"the node {lease['spec']['node']} is gone, and what ran on it"
         for pod in self._live_pods(plane, lease):
             if not is_deleted(pod):
-                words = f"the node {lease['spec']['node']} is gone, and what ran on it"
-                await self._recorder.record(plane.client, pod, "NodeLost", words, type="Warning")
-                await self._mark(plane, pod, words)
-                await self._keep_likeness(plane, pod)
+                await self._take_leave(plane, pod, "NodeLost", words)
         for pod in self._live_host_pods(lease):
             await _delete_pod(self._host.client, pod, 0)
         for pod in self._live_pods(plane, lease):
@@ -177,6 +177,32 @@ class LeaseController:
         if not is_deleted(lease):
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, lease["metadata"]["namespace"])
+
+    async def _follow_evictions(self, plane: PlaneCache, lease: Object) -> None:
+        """
+        What its owner takes off the node (`kubectl drain`) leaves the plane, too, with the grace
+        it was given, and bids again for another place.
+        """
+        going = {
+            (pod["metadata"].get("annotations") or {}).get(labels.PLANE_UID): pod
+            for pod in self._live_host_pods(lease)
+            if is_deleted(pod)
+        }
+        for pod in self._live_pods(plane, lease):
+            there = going.get(pod["metadata"]["uid"])
+            if there is None or is_deleted(pod):
+                continue
+            words = f"the owner of node {lease['spec']['node']} takes it off that node"
+            await self._take_leave(plane, pod, "EvictedFromNode", words)
+            left = parse_rfc3339(there["metadata"]["deletionTimestamp"]) - self._clock.now()
+            await _delete_pod(plane.client, pod, max(1, int(left)))
+            await self._release_gang(plane, lease)
+
+    async def _take_leave(self, plane: PlaneCache, pod: Object, reason: str, words: str) -> None:
+        """Before a pod goes by nobody's fault in its plane: it is told why, and comes back."""
+        await self._recorder.record(plane.client, pod, reason, words, type="Warning")
+        await self._mark(plane, pod, words)
+        await self._keep_likeness(plane, pod)
 
     async def _release(self, plane: PlaneCache, lease: Object, mirror: Object) -> float | None:
         """The mirror was deleted: end what runs, then give the devices back."""

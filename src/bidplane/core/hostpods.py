@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.core.nodestate import TOLERATIONS
 from bidplane.core.references import account, field_of, wish
 from bidplane.core.translation import host_metadata, host_name, tokens_name
 
@@ -74,6 +75,7 @@ def host_pod(
     spec["hostname"] = hostname(pod)
     spec["nodeName"] = lease["spec"]["node"]
     spec["automountServiceAccountToken"] = False
+    spec["tolerations"] = TOLERATIONS
     name = claim or lease["metadata"]["name"]
     spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
     metadata = host_metadata(agent, pod)

@@ -4,7 +4,8 @@ Why a pod waits, for programs: what `bidplane.dev/pending` says. Pure.
     {"reason": "Outbid", "message": "…", "priceToWinNow": "2.31", "wallet": "41.00",
      "expectedWaitSeconds": 1260, "remedies": [{"action": "raiseMaxPrice", …}]}
 
-`priceToWinNow` is what would have won the last round, null when no price would.
+`priceToWinNow` is what would have won the last round, null when no price would. Where some of
+the pool is on nodes that take no pods now, `withheld` says so.
 `expectedWaitSeconds` is when the bid would win by its age alone, at today's prices: waiting
 raises a bid's rank. It is null when that is not enough, or nothing is known.
 
@@ -37,9 +38,11 @@ def explanation(
     to_win: str | None = status.get("priceToWin") or None
     offer: str | None = spec.get("maxPrice")
     wallet: str | None = status.get("wallet") or None
+    withheld: str = status.get("withheld", "")
     return {
         "reason": reason,
         "message": message,
+        **({"withheld": withheld} if withheld else {}),
         "priceToWinNow": to_win,
         "wallet": wallet,
         "expectedWaitSeconds": _wait(reason, offer, to_win, waited=now - since),
@@ -94,7 +97,7 @@ def _remedies(
 
 def differs(new: Object, old: Object | None) -> bool:
     """Whether what is new is worth a write."""
-    if old is None or new["reason"] != old.get("reason"):
+    if old is None or any(new.get(key) != old.get(key) for key in ("reason", "withheld")):
         return True
     if [r["action"] for r in new["remedies"]] != [r["action"] for r in old.get("remedies") or ()]:
         return True

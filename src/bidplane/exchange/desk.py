@@ -83,6 +83,13 @@ class Desk:
             if kept.get(lot.lot)
         }
 
+    def withdraw(self, node: str) -> None:
+        """The node can take no pod any more: what is kept of it is not sold."""
+        for lot, kept in self.floats.items():
+            known = self._devices[lot]
+            gone = {key for key, device in known.items() if device.node == node}
+            self.floats[lot] = kept.without(gone)
+
     @property
     def cheapest(self) -> int | None:
         """The least that something of what is left costs; None when nothing is."""

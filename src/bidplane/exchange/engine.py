@@ -70,10 +70,11 @@ class Engine:
         """`early`: the bids, by uid, for which it is run before its time."""
         with self.ledger.commit(round(now * 1000)) as commit:
             _keep_wallets(commit, snapshot)
-            _observe(commit, snapshot)
+            lost = _lost_nodes(commit, snapshot)
+            _observe(commit, snapshot, lost)
             standing = standing_bids(commit, snapshot)
             shop = self._shelves.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
-            _breach(commit, shop.stocks, snapshot.unusable)
+            _breach(commit, shop.stocks, snapshot.unusable, lost)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)
             _raise_bids(commit, snapshot)
@@ -152,9 +153,29 @@ def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
             wallets.close_wallet(commit, uid=wallet.id.partition("/")[2])
 
 
-def _observe(commit: Commit, snapshot: Snapshot) -> None:
+# A node that is not ready for so long has lost what ran on it, as far as money goes. It is told
+# to be not ready 40 s after its last heartbeat, and its pods leave it after five minutes.
+NOT_READY_SECONDS = 60
+
+
+def _lost_nodes(commit: Commit, snapshot: Snapshot) -> set[str]:
+    return {node for node, since in snapshot.down.items() if commit.at >= since + _grace_of(since)}
+
+
+def _grace_of(since: int) -> int:
+    return 1000 * NOT_READY_SECONDS if since else 0  # one that is gone comes back as another
+
+
+def _is_on(lease: Lease, nodes: Collection[str]) -> bool:
+    return bool(nodes) and any(device.node in nodes for device in lease.devices)
+
+
+def _observe(commit: Commit, snapshot: Snapshot, lost: Collection[str]) -> None:
     for lease in commit.live_leases():
         if lease.id in snapshot.left:
+            # Whoever leaves a node that is lost was left by it.
+            if lease.phase is not Phase.PENDING and _is_on(lease, lost) and not lease.breached_at:
+                leases.breach(commit, lease.id)
             leases.release(commit, lease.id, Event.LEFT)
     # Claims after releases: one may have made the other's devices free. Both before
     # lateness is judged: the exchange may have been away while the claim was made.
@@ -167,21 +188,26 @@ def _observe(commit: Commit, snapshot: Snapshot) -> None:
             leases.release(commit, lease.id, Event.UNCLAIMED)
 
 
-def _breach(commit: Commit, stock: Sequence[Stock], unusable: Collection[str]) -> None:
+def _breach(
+    commit: Commit, stock: Sequence[Stock], unusable: Collection[str], lost: Collection[str]
+) -> None:
     """
-    A running lease whose device is gone, or could not be made ready, pays no more from now on,
-    and pays again when it is back. One that was won and has not begun is void: its holder
-    bids anew.
+    A running lease whose device is gone, alone or with its node, or could not be made ready,
+    pays no more from now on, and pays again when it is back. One that was won and has not begun
+    is void: its holder bids anew. What is only kept for somebody is not a sale yet.
     """
     here: dict[str, set[Device]] = {}
+    closed: set[Device] = set()
     for item in stock:
         here.setdefault(item.pool.name, set()).update(item.where)
+        closed.update(item.closed)
     for lease in commit.live_leases():
         if lease.pool not in here:
             continue
-        gone = any(device.whole not in here[lease.pool] for device in lease.devices)
+        devices = [device.whole for device in lease.devices]
+        gone = any(device not in here[lease.pool] for device in devices) or _is_on(lease, lost)
         if lease.phase is Phase.PENDING:
-            if gone:
+            if gone or (lease.is_kept and not closed.isdisjoint(devices)):
                 leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
         elif (gone or lease.id in unusable) and not lease.breached_at:
             leases.breach(commit, lease.id, unused=lease.id in unusable)

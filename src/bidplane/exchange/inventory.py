@@ -4,6 +4,7 @@ From devices and leases to what a round sells: lots, their domains, and who sits
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -19,7 +20,8 @@ from bidplane.core.chain import FRACTIONS, Chain, Leaf, uncut
 from bidplane.core.market import Domain, Incumbent, preemption
 from bidplane.core.market.lots import Kind, partition
 from bidplane.core.market.model import ONE, Moved, Won
-from bidplane.exchange.snapshot import BidView, DeviceView, PoolView
+from bidplane.exchange.devices import DeviceView
+from bidplane.exchange.snapshot import BidView, PoolView
 from bidplane.ledger.leases import is_protected
 from bidplane.ledger.records import Lease
 from bidplane.wire.quantity import parse as parse_quantity
@@ -32,7 +34,7 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pool: PoolView
     domains: Mapping[str, tuple[Device, ...]]
     leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold
-    closed: frozenset[Device] = frozenset()  # nobody new gets these
+    closed: Mapping[Device, str] = {}  # nobody new gets these: where they are, and why not
     views: tuple[DeviceView, ...] = ()
     problem: str = ""  # why it sells no parts, though its pool would
 
@@ -50,6 +52,21 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def leaf(self, share: str) -> Leaf | None:
         return next((leaf for leaf in self.leaves if leaf.name == share), None)
+
+    @cached_property
+    def withheld(self) -> str:
+        """What of it nobody new gets now, and why, in words; "" if all is for sale."""
+        counts = Counter(self.closed.values())
+        told = [
+            f"{count} of {self.devices} {self.pool.product} {'is' if count == 1 else 'are'} {why}"
+            for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        ]
+        more = len(told) - _TOLD_MOST
+        rest = [f"and so on for {more} more nodes"] if more > 0 else []
+        return "; ".join([*told[:_TOLD_MOST], *rest])
+
+
+_TOLD_MOST = 3  # nodes that are named
 
 
 class Shop(NamedTuple):
@@ -204,7 +221,7 @@ def _stock(
         pool=pool,
         domains={name: tuple(members) for name, members in sorted(domains.items())},
         leaves=leaves,
-        closed=frozenset(view.device for view in views if view.closed),
+        closed={view.device: view.closed for view in views if view.closed},
         views=tuple(views),
         problem=problem,
     )
@@ -271,6 +288,7 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
                 for device in members
                 if device in parts and device not in held
             },
+            closed=len(stock.domains[name]) - len(members),
         )
         for name, members in here.items()
     )
@@ -312,6 +330,7 @@ def incumbents(
     The running leases that others may displace. A lease that waits, drains, or has its term
     is out of the contest, with its devices; so is one whose devices are no longer for sale
     here, or are cut otherwise than they are sold now. `movers`: wallets whose leases may move.
+    One with a device that nobody new gets is there, and contested by nobody.
     """
     found = []
     for lease in leases:
@@ -354,6 +373,7 @@ def incumbents(
                 if leaf
                 else (),
                 movable=lease.wallet in movers and _can_move(lease, stock.pool.chain, at),
+                pinned=any(device.whole in stock.closed for device in lease.devices),
             )
         )
     return found

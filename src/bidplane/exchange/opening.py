@@ -61,6 +61,7 @@ def round_input(
                 exact=pool.exact,
                 floated=len(kept[item.lot]),
                 chain=pool.chain,
+                withheld=item.withheld,
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at, movers=movers)

@@ -16,12 +16,14 @@ from bidplane.api.kinds import (
     AGENT,
     BID,
     GPU_LEASE,
+    NODE,
     POOL,
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
     Kind,
 )
 from bidplane.api.lease import Phase
+from bidplane.core import nodestate
 from bidplane.core.market.early import Bucket
 from bidplane.exchange import snapshot
 from bidplane.exchange.desk import NoSale
@@ -39,7 +41,7 @@ ROUND_SECONDS = 1.0
 EARLIEST_SECONDS = 0.05  # between two rounds, whatever happens
 _REST = 2  # and for this many times as long as the last one took
 QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
-KINDS = (AGENT, POOL, BID, RESOURCE_SLICE, RESOURCE_CLAIM, GPU_LEASE)
+KINDS = (AGENT, POOL, BID, NODE, RESOURCE_SLICE, RESOURCE_CLAIM, GPU_LEASE)
 
 log = structlog.get_logger(__name__)
 
@@ -57,6 +59,7 @@ class Exchange:
         self._urgent = asyncio.Event()
         self.informers[GPU_LEASE].on_change(self._note_lease)
         self.informers[BID].on_change(self._note_bid)
+        self.informers[NODE].on_change(self._note_node)
         self._buckets: dict[str, Bucket] = {}  # by owner
         self._early: set[str] = set()  # bids for which the next round is run at once
         self._asked: set[str] = set()  # bids that have asked for theirs
@@ -144,6 +147,7 @@ class Exchange:
             bids=self.informers[BID].items(),
             slices=self.informers[RESOURCE_SLICE].items(),
             leases=self.informers[GPU_LEASE].items(),
+            nodes=self.informers[NODE].items(),
             claims=self.informers[RESOURCE_CLAIM].items(),
         )
 
@@ -165,6 +169,12 @@ class Exchange:
         left = snapshot.is_deleted(lease)
         if left or (phase == Phase.PENDING and snapshot.is_claimed(lease)):
             self._urgent.set()
+
+    def _note_node(self, event: EventType, node: Object) -> None:
+        """What is sold between rounds does not wait for the next to learn of it."""
+        state = nodestate.state_of(node)
+        if event == "DELETED" or state.trouble:
+            self._engine.desk.withdraw(state.name)
 
     def _note_bid(self, event: EventType, bid: Object) -> None:
         """

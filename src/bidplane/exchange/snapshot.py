@@ -7,7 +7,7 @@ whole values: a bid with a price that cannot be read carries the reason instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -16,14 +16,15 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
-from bidplane.api.lease import CLAIMED, DEVICE_READY, UP, Device
+from bidplane.api.lease import CLAIMED, DEVICE_READY, UP
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
-from bidplane.core import parts
+from bidplane.core import nodestate, parts
 from bidplane.core.asks import shape_problems
 from bidplane.core.chain import CHAIN, Chain, chain_problem
-from bidplane.core.market.lots import LOTS_MOST, facts
+from bidplane.core.market.lots import LOTS_MOST
 from bidplane.core.mig import Slot
+from bidplane.exchange.devices import DeviceView, device_views, down, where_they_are
 from bidplane.kube.client import Object
 from bidplane.ledger.leases import Terms
 
@@ -87,15 +88,6 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
 
 
-class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
-    device: Device
-    product: str
-    domain: str  # unique in the fleet
-    traits: dict[str, str] = {}  # its attributes and capacities, as text
-    facts: bytes = b""  # JSON of what a selector sees of it
-    closed: bool = False  # whoever has it keeps it; nobody new gets it
-
-
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[AgentView, ...] = ()
     pools: tuple[PoolView, ...] = ()
@@ -106,6 +98,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     left: frozenset[str] = frozenset()  # leases whose release was asked for
     up: frozenset[str] = frozenset()  # leases on which what runs was ready
     unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
+    # By node that is gone (0) or not ready: since when, in milliseconds.
+    down: Mapping[str, int] = {}
 
 
 def take(
@@ -115,10 +109,17 @@ def take(
     bids: Iterable[Object],
     slices: Iterable[Object],
     leases: Iterable[Object],
+    nodes: Iterable[Object],
     claims: Iterable[Object] = (),
 ) -> Snapshot:
     return Reader().take(
-        agents=agents, pools=pools, bids=bids, slices=slices, leases=leases, claims=claims
+        agents=agents,
+        pools=pools,
+        bids=bids,
+        slices=slices,
+        leases=leases,
+        nodes=nodes,
+        claims=claims,
     )
 
 
@@ -130,6 +131,7 @@ class Reader:
         self._pools = Decoded(pool_view)
         self._bids = Decoded(bid_view)
         self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
+        self._nodes = Decoded(nodestate.state_of)
         self._parts = Decoded(parts.cards)
 
     def take(
@@ -140,10 +142,13 @@ class Reader:
         bids: Iterable[Object],
         slices: Iterable[Object],
         leases: Iterable[Object],
+        nodes: Iterable[Object],
         claims: Iterable[Object] = (),
     ) -> Snapshot:
         leases, slices = list(leases), list(slices)
-        devices = tuple(device for some in self._slices.of(slices) for device in some)
+        known = {node.name: node for node in self._nodes.of(nodes)}
+        published = self._slices.of(slices)
+        devices = tuple(view for some in published for view in where_they_are(some, known))
         terms = tuple(view for view in self._pools.of(pools) if view is not None)
         return Snapshot(
             agents=tuple(self._agents.of(agents)),
@@ -157,6 +162,7 @@ class Reader:
             left=frozenset(_left(leases)),
             up=frozenset(lease_of(lease) for lease in leases if _says(lease, UP)),
             unusable=frozenset(_unusable(claims)),
+            down=down(known, published, leases),
         )
 
     def _cards(self, slices: Iterable[Object]) -> parts.Cards:
@@ -341,42 +347,6 @@ def _deadline(text: str) -> int:
     return int(at.timestamp())
 
 
-def device_views(slice_: Object) -> Iterable[DeviceView]:
-    spec = slice_.get("spec") or {}
-    node = spec.get("nodeName", "")
-    for device in spec.get("devices") or ():
-        attributes = device.get("attributes") or {}
-        if _string(attributes, labels.TYPE_ATTRIBUTE) == "mig":
-            continue  # a part of a GPU that is there as a whole: sold by its pool's geometry
-        product = _string(attributes, labels.PRODUCT_ATTRIBUTE)
-        taints = {taint.get("effect") for taint in device.get("taints") or ()}
-        if not node or not product or "NoExecute" in taints:
-            continue
-        link = _string(attributes, labels.LINK_DOMAIN_ATTRIBUTE)
-        yield DeviceView(
-            device=Device(
-                node=node, driver=spec["driver"], pool=spec["pool"]["name"], name=device["name"]
-            ),
-            product=product,
-            # A lease is on one node, so a domain is too. Devices that name no link share
-            # their node's bus, which is the one link they are known to have.
-            domain=f"{node}/{link}" if link else node,
-            traits=_traits(device),
-            facts=facts(spec["driver"], device),
-            closed="NoSchedule" in taints,
-        )
-
-
-def _traits(device: Object) -> dict[str, str]:
-    """By name, each attribute's value and each capacity's, in whatever type it is given."""
-    found = {**(device.get("attributes") or {}), **(device.get("capacity") or {})}
-    return {
-        name: ",".join(str(value[kind]) for kind in sorted(value))
-        for name, value in sorted(found.items())
-        if isinstance(value, dict)
-    }
-
-
 def lease_name(lease: str) -> str:
     return LEASE_PREFIX + lease
 
@@ -398,11 +368,6 @@ def is_claimed(lease: Object) -> bool:
 def _says(lease: Object, condition: str) -> bool:
     conditions = (lease.get("status") or {}).get("conditions") or ()
     return any(c.get("type") == condition and c.get("status") == "True" for c in conditions)
-
-
-def _string(attributes: dict[str, Any], name: str) -> str:
-    value = (attributes.get(name) or {}).get("string", "")
-    return value if isinstance(value, str) else ""
 
 
 def _seconds(stamp: str) -> int:

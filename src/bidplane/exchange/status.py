@@ -135,6 +135,7 @@ def _lost_status(loss: Lost, number: int, wallet: str) -> BidStatus:
         round=number,
         gpus_sold=loss.gpus,
         share_sold=loss.share,
+        withheld=loss.withheld,
     )
 
 
@@ -150,7 +151,11 @@ def pool_statuses(stocks: Iterable[Stock], result: RoundResult) -> dict[str, Poo
             leased=sum(lot.leased for _, lot in found),
             price=format_credits(min(lot.posted for _, lot in found)),
             lots=len(found),
-            message=next((item.problem for item, _ in found if item.problem), ""),
+            message="; ".join(
+                dict.fromkeys(
+                    words for item, _ in found for words in (item.problem, item.withheld) if words
+                )
+            ),
         )
         for name, found in by_pool.items()
     }

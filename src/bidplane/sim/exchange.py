@@ -28,8 +28,9 @@ from bidplane.core.chain import CHAIN, block_size
 from bidplane.core.lease import Event
 from bidplane.core.market import preemption
 from bidplane.core.market.metering import cover_seconds, reserve_seconds
+from bidplane.exchange.devices import DeviceView
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import AgentView, BidView, DeviceView, PoolView, Snapshot
+from bidplane.exchange.snapshot import AgentView, BidView, PoolView, Snapshot
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.leases import Terms
 from bidplane.ledger.records import AccountKind, Lease, lease_id

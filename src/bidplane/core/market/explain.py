@@ -8,6 +8,11 @@ from bidplane.core.market.model import Lost
 
 
 def explain(loss: Lost) -> str:
+    said = _explain(loss)
+    return f"{said} ({loss.withheld})" if loss.withheld else said
+
+
+def _explain(loss: Lost) -> str:
     offered = format_credits(loss.price)
     to_win = "" if loss.price_to_win is None else format_credits(loss.price_to_win)
     block = _gpus(loss.gpus, loss.share) if loss.share else f"block of {_gpus(loss.gpus)}"

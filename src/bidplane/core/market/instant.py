@@ -8,7 +8,7 @@ with each sale, so that the round stays the place for those who can wait a secon
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -41,6 +41,14 @@ class Float(msgspec.Struct, frozen=True, kw_only=True):
     def asked(self) -> int:
         """What the next one costs."""
         return self.price + self.sold * (self.price * STEP_PERCENT // 100)
+
+    def without(self, gone: Collection[str]) -> Float:
+        """The same, less these devices."""
+        return msgspec.structs.replace(
+            self,
+            devices=tuple(one for one in self.devices if one[1] not in gone),
+            cut={key: kinds for key, kinds in self.cut.items() if key[1] not in gone},
+        )
 
     def sell(self, share: str = "") -> tuple[Sale, Float] | None:
         """One GPU, or one part of one, and what is left then; None if there is none."""

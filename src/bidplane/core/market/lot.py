@@ -246,12 +246,14 @@ def _lost(
                     share=loser.block.share,
                     option=admitted[loser.id].option,
                     weight=weight_of(loser.block, lot.leaves),
+                    withheld=lot.withheld,
                 )
             )
     for ask, loss, block in refused:
         price = clearing.price_to_win(new(ask, block, lot.base))
         to_win = None if price is None else ask.with_premium(price)
-        lost.append(msgspec.structs.replace(loss, price_to_win=to_win))
+        withheld = lot.withheld if price is None else ""
+        lost.append(msgspec.structs.replace(loss, price_to_win=to_win, withheld=withheld))
     return lost
 
 

@@ -35,6 +35,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     free: tuple[str, ...]  # devices nobody holds
     # By device of which a part is held, what is free by kind: eighths, or starts of a profile.
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
+    closed: int = 0  # beside `size`: devices that nobody has, and that nobody can have now
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +50,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
     chain: Chain = CHAIN  # the sizes of the blocks that are sold
+    withheld: str = ""  # what of it nobody new gets now, and why, in words
 
     @property
     def devices(self) -> int:
@@ -56,7 +58,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extent(NamedTuple):
-    """How much a lot has when nobody holds any of it."""
+    """How much a lot has when nobody holds any of it, and all of it is in service."""
 
     devices: int
     blocks: dict[int, int]  # by size of its chain: how many there are
@@ -64,7 +66,7 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, lot: Lot) -> Extent:
-        sizes = [domain.size for domain in lot.domains]
+        sizes = [domain.size + domain.closed for domain in lot.domains]
         blocks = {size: sum(n // size for n in sizes) for size in lot.chain}
         return cls(sum(sizes), blocks, lot.leaves)
 
@@ -142,6 +144,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     share: str = ""  # the leaf it has of each of its devices, if not the whole
     places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
     movable: bool = False  # its agent lets it be moved to other devices, for its compensation
+    pinned: bool = False  # nobody new can have its devices now, so nobody contests it
 
     @property
     def gpus(self) -> int:
@@ -216,6 +219,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     option: int = 0
     weight: int = 0  # what it would have paid, of its price, in 56ths
     largest: int = CHAIN[0]  # LargerThanEveryDomain: the most that is sold in one block there
+    withheld: str = ""  # where there was no room: what of the lot nobody new gets now
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,16 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.core.chain import CHAIN, Block, weight_of
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
-from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
+from bidplane.core.market.model import Ask, Kept, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.moving import with_moves
 from bidplane.core.market.routing import Router
 
 
 def clear_round(given: RoundInput) -> RoundResult:
+    pinned = [incumbent for incumbent in given.incumbents if incumbent.pinned]
+    if pinned:
+        contested = tuple(i for i in given.incumbents if not i.pinned)
+        given = msgspec.structs.replace(given, incumbents=contested)
     admitted, refused = admit(given)
     results = []
     for lot in sorted(given.lots, key=lambda lot: lot.name):
@@ -30,10 +34,13 @@ def clear_round(given: RoundInput) -> RoundResult:
         results.append(with_moves(lot, entries, incumbents, result))
     lost = [refusal.loss for refusal in refused if not refusal.loss.lot]
     lost += [loss for result in results for loss in result.lost]
+    # Nobody could have what it has: the least it could have bid and kept it is its reserve.
+    kept = [Kept(lease=i.id, price=min(i.reserve, i.price)) for i in pinned]
+    kept += [one for result in results for one in result.kept]
     return RoundResult(
         won=tuple(sorted((w for r in results for w in r.won), key=lambda w: w.ask)),
         lost=tuple(sorted(lost, key=lambda loss: loss.ask)),
-        kept=tuple(sorted((k for r in results for k in r.kept), key=lambda k: k.lease)),
+        kept=tuple(sorted(kept, key=lambda k: k.lease)),
         displaced=tuple(sorted((d for r in results for d in r.displaced), key=lambda d: d.lease)),
         lots=tuple(lot for result in results for lot in result.lots),
         moved=tuple(sorted((m for r in results for m in r.moved), key=lambda m: m.lease)),
