@@ -59,3 +59,21 @@ def test_what_must_be_outbid_is_told() -> None:
     (two,) = quotes(Prices(pools=[H100], round=1), WALLET, gpus=2)
     assert (four.wins_without_displacing, two.wins_without_displacing) == (False, True)
     assert two.wallet_seconds == 10 * 3600
+
+
+BOX = lot("l40s", {"3": "0.60", "1": "0.50"}, chain=(3, 1), devices=6)
+
+
+def test_a_pool_says_which_blocks_it_sells() -> None:
+    assert asked(BOX, gpus=2) == [("l40s", 3, "1.80")]
+    # Each pool by its own sizes; the cheapest for what is paid, surplus included.
+    assert asked(BOX, H100, gpus=2) == [("h100", 2, "1.00"), ("l40s", 3, "1.80")]
+    assert asked(BOX, H100, gpus=3) == [("l40s", 3, "1.80"), ("h100", 4, "3.00")]
+
+
+def test_what_one_pool_sells_linked_is_not_quoted_scattered_by_another() -> None:
+    assert asked(BOX, H100, gpus=4) == [("h100", 4, "3.00")]
+    (four,) = quotes(Prices(pools=[BOX], round=1), WALLET, gpus=4)
+    assert (four.sold_as, four.linked) == (4, False)
+    (three,) = quotes(Prices(pools=[BOX], round=1), WALLET, gpus=3)
+    assert (three.sold_as, three.linked) == (3, True)

@@ -125,3 +125,14 @@ def test_after_its_deadline_it_bids_no_more() -> None:
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     (problem,) = problems(POD, pod(budget=text))
     assert problem.startswith("metadata.annotations[bidplane.dev/budget]: ")
+
+
+def test_what_lasts_is_of_what_it_is_sold_as() -> None:
+    """Two GPUs are two until the exchange says that the pool sells them as three."""
+    found = pod(budget="6", work_seconds="3600")
+    first = made(found)
+    assert parse_credits(first["spec"]["maxPrice"]) == parse_credits("3.00")
+    status = {"phase": "Waiting", "reason": "Outbid", "message": "", "gpusSold": 3}
+    operations = planned(found, {**first, "status": status}, after=6)
+    (priced,) = [one for one in operations if isinstance(one, PriceBid)]
+    assert parse_credits(priced.max_price) == parse_credits("2.00")

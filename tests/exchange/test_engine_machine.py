@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bidplane.api.lease import Phase
 from bidplane.api.money import rent as rent_of
+from bidplane.core.chain import CHAIN, Chain
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.snapshot import AgentView, Snapshot
 from bidplane.ledger.ledger import Ledger
@@ -275,6 +276,18 @@ class ExchangeMachine(RuleBasedStateMachine):
     def a_device_goes(self, data: st.DataObject) -> None:
         gone = data.draw(st.sampled_from(self.devices))
         self.change(devices=tuple(d for d in self.world.devices if d != gone))
+
+    @rule(
+        name=st.sampled_from(["h100", "a100", "l40", "t4"]),
+        chain=st.sampled_from([CHAIN, (3, 1), (6, 3, 1), (12, 4, 1), (1,)]),
+    )
+    def a_pool_sells_other_sizes(self, name: str, chain: Chain) -> None:
+        """Whoever runs keeps what it has; only what is sold from now on is of these sizes."""
+        changed = (
+            msgspec.structs.replace(pool, chain=chain) if pool.name == name else pool
+            for pool in self.world.pools
+        )
+        self.change(pools=tuple(changed))
 
     @rule()
     def every_device_is_back(self) -> None:

@@ -56,6 +56,14 @@ def test_devices_know_their_product_and_their_link(tmp_path):
         ("nodes: [{name: a, product: H, gpus: 1}, {name: b, product: h, gpus: 1}]", "upper"),
         ("{nodes: [{name: a, product: H, gpus: 1}], pools: [{product: X}]}", "no node has"),
         (
+            "{nodes: [{name: a, product: H, gpus: 3}], pools: [{product: H, chain: [3, 2, 1]}]}",
+            "the pool of 'H': chain: 2 does not divide 3",
+        ),
+        (
+            "{nodes: [{name: a, product: H, gpus: 3}], pools: [{product: H, chain: [0]}]}",
+            ">= 1 - at `\\$.pools",
+        ),
+        (
             "{nodes: [{name: a, product: H, gpus: 1}], pools: [{product: H, floorPrice: free}]}",
             "floorPrice",
         ),

@@ -8,7 +8,7 @@ to say; 8|4|2|1 is what a pool sells that says nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import TypeAlias
@@ -129,11 +129,23 @@ def block_size(gpus: int, chain: Chain) -> int | None:
     return min((size for size in chain if size >= gpus), default=None)
 
 
-def anywhere(gpus: int, chain: Chain) -> Block:
-    """So many GPUs wherever they are: in as few blocks as the chain can make them of."""
+def blocks_in(domains: Iterable[int], chain: Chain) -> dict[int, int]:
+    """By size, the largest first: how many blocks there are in domains of so many GPUs."""
+    sizes = list(domains)
+    return {size: sum(n // size for n in sizes) for size in chain}
+
+
+def anywhere(gpus: int, blocks: Mapping[int, int]) -> Block | None:
+    """
+    So many GPUs wherever they are: in as few blocks as there are of each size; None if there are
+    fewer GPUs than that.
+    """
     sizes: list[int] = []
-    for size in chain:
-        count, gpus = divmod(gpus, size)
+    for size, there in blocks.items():
+        left = there - sum(sizes) // size  # a larger block is so many of these
+        count = min((gpus - sum(sizes)) // size, left)
         sizes += [size] * count
+    if sum(sizes) < gpus:
+        return None
     count = sizes.count(sizes[0])
     return Block(sizes[0], count=count, rest=tuple(sizes[count:]))

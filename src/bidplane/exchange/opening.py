@@ -9,7 +9,7 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT, format_credits
-from bidplane.core.chain import anywhere, block_size
+from bidplane.core.chain import anywhere, block_size, blocks_in
 from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preemption
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
@@ -17,7 +17,7 @@ from bidplane.core.placement import sizes_of
 from bidplane.exchange import inventory
 from bidplane.exchange.desk import Kept
 from bidplane.exchange.inventory import Shop, Stock
-from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
+from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.ledger import budgets, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import LotPrice, fund_of, wallet_of
@@ -48,7 +48,7 @@ def round_input(
         # Lots of one pool share its fund, each as large as it is.
         part = fund.available * item.devices // max(1, sizes[pool.name]) if fund else 0
         domains = inventory.domains(item, live)
-        waiting = _waiting(standing, pool) if pool.float_percent else ()
+        waiting = _waiting(standing, item) if pool.float_percent else ()
         kept[item.lot] = instant.choose(domains, waiting=waiting, percent=pool.float_percent)
         lots.append(
             Lot(
@@ -81,15 +81,18 @@ def round_input(
     return given, kept, refused
 
 
-def _waiting(standing: Sequence[BidView], pool: PoolView) -> set[int]:
-    """The sizes of the blocks that bids want, or would have instead, of that pool."""
+def _waiting(standing: Sequence[BidView], item: Stock) -> set[int]:
+    """The sizes of the blocks that bids want, or would have instead, of that lot's pool."""
+    pool = item.pool
+    blocks = blocks_in(map(len, item.domains.values()), pool.chain)
     found: set[int] = set()
     for bid in standing:
         for choice in (bid, *bid.otherwise):
             if choice.share or choice.pool not in ("", pool.name):
                 continue
             if choice.spread:
-                found.update(sizes_of(anywhere(choice.gpus, pool.chain)))
+                block = anywhere(choice.gpus, blocks)
+                found.update(sizes_of(block) if block else ())
             else:
                 found.add(block_size(choice.gpus, pool.chain) or choice.gpus)
     return found

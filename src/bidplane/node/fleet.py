@@ -31,7 +31,7 @@ from typing import Annotated, Any
 import msgspec
 
 from bidplane.api.money import parse_price
-from bidplane.api.pool import CHAIN, Divides, MigSlot, Seconds
+from bidplane.api.pool import CHAIN, Chain, Divides, MigSlot, Seconds
 from bidplane.core.chain import chain_problem
 from bidplane.core.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
 from bidplane.errors import UserError
@@ -100,7 +100,7 @@ class PoolDeclaration(
     floor_price: str = "0.10"
     notice_seconds: Seconds = 30
     restart_seconds: Seconds = 30
-    chain: list[int] = msgspec.field(default_factory=lambda: list(CHAIN))
+    chain: Chain = msgspec.field(default_factory=lambda: list(CHAIN))
     divides: Divides = Divides.WHOLE
     geometry: list[MigSlot] = []
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0

@@ -22,6 +22,7 @@ from bidplane.core.chain import (
     Leaf,
     anywhere,
     block_size,
+    blocks_in,
 )
 
 ONE = 1024  # a rank weight of 1.0
@@ -67,8 +68,7 @@ class Extent(NamedTuple):
     @classmethod
     def of(cls, lot: Lot) -> Extent:
         sizes = [domain.size + domain.closed for domain in lot.domains]
-        blocks = {size: sum(n // size for n in sizes) for size in lot.chain}
-        return cls(sum(sizes), blocks, lot.leaves)
+        return cls(sum(sizes), blocks_in(sizes, lot.chain), lot.leaves)
 
     @property
     def chain(self) -> Chain:
@@ -117,8 +117,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             shares = Block(0, share=self.share, count=self.gpus * self.blocks)
             return shares if sold else BidReason.SHAPE_NOT_SOLD
         if self.spread:
-            fits = self.gpus <= extent.devices
-            return anywhere(self.gpus, extent.chain) if fits else BidReason.LARGER_THAN_EVERY_DOMAIN
+            return anywhere(self.gpus, extent.blocks) or BidReason.LARGER_THAN_EVERY_DOMAIN
         size = block_size(self.gpus, extent.chain)
         if size is None or self.blocks > extent.blocks[size]:
             return BidReason.LARGER_THAN_EVERY_DOMAIN
