@@ -13,7 +13,7 @@ from bidplane.cli.toprows import Row, Seen, rows
 from bidplane.errors import UserError
 from bidplane.node.fleet import NodeDeclaration, machine_of
 from bidplane.node.inventory.slices import slices_of
-from bidplane.telemetry.model import Counters, ProcessMemory
+from bidplane.telemetry.model import Counters, HolderProcess, ProcessMemory
 
 NODE = {
     "metadata": {"name": "box"},
@@ -86,6 +86,21 @@ def test_who_holds_what():
     assert (one.utilisation_percent, one.memory_total_bytes, one.health) == (97.0, 8, "ok")
     assert (two.agent, two.lease, two.pod) == ("", "", ""), "released is free"
     assert ten.utilisation_percent is None, "nobody told; not zero"
+
+
+def test_a_declared_device_says_so_and_nothing_is_made_up():
+    told = HolderProcess(pid=7, memory_bytes=5, cpu_seconds=0.5)
+    seen = Seen(
+        nodes=[NODE],
+        slices=[piece("gpu-1")],
+        counters=[counters(declared=True, holder_processes=(told,))],
+    )
+    [one] = found = rows(seen)
+    assert (one.declared, one.holder_processes) == (True, [told])
+    assert (one.utilisation_percent, one.memory_used_bytes, one.power_watts) == (None, None, None)
+    *_, line = drawn(Picture(rows=found), 80, 24)
+    assert "declared" in line
+    assert "%" not in line
 
 
 def test_a_shared_device_has_a_row_for_each_who_holds_it():

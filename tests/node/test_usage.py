@@ -12,6 +12,8 @@ from bidplane.node import stats
 from bidplane.node.process import tmpfs, usage
 from bidplane.node.process.limits import Cgroups
 from bidplane.node.stats import ContainerUse, Disk, NodeUse, PodUse, Rates, Sample
+from bidplane.telemetry import dcgm
+from bidplane.telemetry.model import Holder
 
 from .processes import NoCgroups
 
@@ -209,5 +211,37 @@ def test_an_emptydir_in_memory_is_one_and_is_gone_with_its_pod(box):
         await box.delete("fast", grace_seconds=0)
         await box.until(lambda: not folder.exists())
         assert str(folder) not in mounted()
+
+    box(story)
+
+
+def test_declared_gpus_say_who_holds_them_and_what_the_holder_uses(box):
+    async def story(box):
+        await box.claim("two", "gpu-1")
+        await box.create(
+            "burns",
+            *("/usr/bin/python3", "-c", BURN),
+            resources={"claims": [{"name": "gpus"}]},
+            pod={"resourceClaims": [{"name": "gpus", "resourceClaimName": "two"}]},
+        )
+
+        async def burnt():
+            return await box.phase("burns") == "Running" and "burnt" in await box.logs("burns")
+
+        await box.until(burnt)
+        slices = box.inventory.slices()
+        page = dcgm.exposition(box.node.runtime.declared(slices)).decode()
+        free, held = dcgm.counters(dcgm.parse(page))
+        assert (free.declared, free.holder, free.holder_processes) == (True, None, ())
+        assert free.product == held.product == "H100"
+        assert (held.declared, held.index) == (True, 1)
+        assert held.holder == Holder(namespace=box.space, pod="burns", container="main")
+        [process] = held.holder_processes
+        assert process.memory_bytes > 60_000_000
+        assert process.cpu_seconds >= 0.3
+        assert "DCGM_FI_DEV_GPU_UTIL{" not in page, "nobody measured it"
+        assert "DCGM_FI_DEV_FB_USED{" not in page
+        await box.delete("burns", grace_seconds=0)
+        await box.until(lambda: box.node.runtime.declared(slices)[1].holder is None)
 
     box(story)

@@ -5,6 +5,7 @@ kubectl, as on any cluster.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -70,6 +71,12 @@ def test_an_agent_works_in_its_pod(machine: Installation) -> None:
     assert machine.kubectl("worker", "exec", "serve", "--", "cat", "/tmp/hello") == "carried"
     with forwarded(machine, "worker", "pod/serve", 8080) as url:
         assert urllib.request.urlopen(url, timeout=10).read().decode() in said
+    shown = json.loads(machine.bidplane("top", "--json"))
+    assert [(row["agent"], row["pod"], row["declared"]) for row in shown] == [
+        ("worker", "default/serve", True)
+    ] * 2
+    assert all(row["utilisationPercent"] is None for row in shown)
+    assert all(row["holderProcesses"][0]["memoryBytes"] > 0 for row in shown)
     # The agent of the node is killed; the pod does not notice.
     children = machine.children()
     before = machine.get("worker", "pod", "serve")["status"]["containerStatuses"][0]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.dcgm import Point
-from bidplane.telemetry.model import Counters, Holder, ProcessMemory
+from bidplane.telemetry.model import Counters, Holder, HolderProcess, ProcessMemory
 from bidplane.telemetry.simulated import Load, simulated
 
 # A busy machine is not a fault.
@@ -14,6 +14,7 @@ BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TEXT = st.text(st.characters(codec="ascii", exclude_characters="\r"), min_size=1, max_size=12)
 MIBS = st.none() | st.integers(0, 200_000).map(lambda mib: mib * dcgm.MIB)
 WHOLE = st.none() | st.integers(0, 200)
+SECONDS = st.floats(0, 1e9)
 REAL = st.none() | st.floats(0, 1e12, allow_nan=False)
 
 
@@ -30,6 +31,11 @@ def some_counters(draw):
             profile="1g.10gb" if instance else "",
             processes=tuple(
                 ProcessMemory(pid=pid, bytes=draw(st.integers(0, 200 << 30)))
+                for pid in range(draw(st.integers(0, 2)))
+            ),
+            declared=draw(st.booleans()),
+            holder_processes=tuple(
+                HolderProcess(pid=pid, memory_bytes=pid << 20, cpu_seconds=draw(SECONDS))
                 for pid in range(draw(st.integers(0, 2)))
             ),
             # Whoever tells nothing at all is not there: one value is always told.

@@ -278,7 +278,7 @@ def _cells(row: Row, *, repeat: bool) -> dict[str, Text]:
         "NODE": Text(row.node if repeat else "", "bold"),
         "PRODUCT": Text(row.product),
         "GPU": Text(f"{row.device.removeprefix('gpu-')} {row.share}".strip(), free),
-        "UTIL": _load(row.utilisation_percent),
+        "UTIL": Text("declared", "dim") if row.declared else _load(row.utilisation_percent),
         "MEM GIB": Text(_memory(row)),
         "POWER": Text("" if row.power_watts is None else f"{row.power_watts:.0f} W"),
         "PCIE TX/RX": Text(_traffic(row)),

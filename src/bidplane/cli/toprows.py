@@ -15,7 +15,7 @@ from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.core import nodestate, parts
 from bidplane.kube.client import Object
-from bidplane.telemetry.model import Counters, ProcessMemory
+from bidplane.telemetry.model import Counters, HolderProcess, ProcessMemory
 
 DeviceKey = tuple[str, str, str]  # driver, the slice's pool, name
 Use = tuple[str, str, str, str, str]  # and the claim on it: namespace, name
@@ -44,6 +44,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     link: str = ""  # x16; x4/16 when it was trained below what it could do
     link_domain: str = ""
     processes: list[ProcessMemory] = []  # what each holds of its memory, where the source tells
+    declared: bool = False  # its owner says that it is there; nothing measures it
+    holder_processes: list[HolderProcess] = []  # what they use of the machine
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -240,6 +242,8 @@ def _measured(counters: Counters | None) -> dict[str, Any]:
         "pcie_tx_bytes_per_second": counters.pcie_tx_bytes_per_second,
         "pcie_rx_bytes_per_second": counters.pcie_rx_bytes_per_second,
         "processes": [*counters.processes],
+        "declared": counters.declared,
+        "holder_processes": [*counters.holder_processes],
         "link": f"{link}/{most}" if counters.link_is_degraded else link,
     }
 

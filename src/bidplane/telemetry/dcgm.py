@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
 
-from bidplane.telemetry.model import Counters, Holder, ProcessMemory
+from bidplane.telemetry.model import Counters, Holder, HolderProcess, ProcessMemory
 
 MIB = 1 << 20
 PREFIX = "DCGM_FI_"
@@ -70,8 +70,17 @@ _LABELS = (
     "pod",
     "container",
 )
-# DCGM has no such metric; on the same page, under a name of our own.
+# DCGM has no such metrics; on the same page, under names of our own.
 PROCESS_MEMORY = "bidplane_gpu_process_memory_bytes"
+DECLARED = "bidplane_gpu_declared"
+HOLDER_MEMORY = "bidplane_gpu_holder_memory_bytes"
+HOLDER_CPU = "bidplane_gpu_holder_cpu_seconds"
+OWN = {
+    DECLARED: "1 for a GPU its owner says is here; nothing measures it.",
+    PROCESS_MEMORY: "What a process holds of a GPU's memory.",
+    HOLDER_MEMORY: "What a process of the pod that holds a GPU uses of the machine's memory.",
+    HOLDER_CPU: "CPU time of a process of the pod that holds a GPU.",
+}
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -88,9 +97,12 @@ def exposition(counters: Iterable[Counters]) -> bytes:
         name: GaugeMetricFamily(name, metric.help, labels=_LABELS)
         for name, metric in METRICS.items()
     }
-    processes = GaugeMetricFamily(
-        PROCESS_MEMORY, "What a process holds of a GPU's memory.", labels=(*_LABELS, "pid")
-    )
+    own = {
+        name: GaugeMetricFamily(
+            name, help, labels=_LABELS if name == DECLARED else (*_LABELS, "pid")
+        )
+        for name, help in OWN.items()
+    }
     for one in counters:
         labels = _labels(one)
         for name, metric in METRICS.items():
@@ -99,9 +111,15 @@ def exposition(counters: Iterable[Counters]) -> bytes:
                 families[name].add_metric(labels, value / metric.unit)
         for process in one.processes:
             if process.bytes is not None:
-                processes.add_metric([*labels, str(process.pid)], process.bytes)
+                own[PROCESS_MEMORY].add_metric([*labels, str(process.pid)], process.bytes)
+        if one.declared:
+            own[DECLARED].add_metric(labels, 1)
+        for worker in one.holder_processes:
+            who = [*labels, str(worker.pid)]
+            own[HOLDER_MEMORY].add_metric(who, worker.memory_bytes)
+            own[HOLDER_CPU].add_metric(who, worker.cpu_seconds)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once([*families.values(), processes]))
+    registry.register(_Once([*families.values(), *own.values()]))
     return generate_latest(registry)
 
 
@@ -136,7 +154,7 @@ def parse(page: str) -> list[Point]:
     return [
         Point(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(page)
-        if family.name.startswith(PREFIX) or family.name == PROCESS_MEMORY
+        if family.name.startswith(PREFIX) or family.name in OWN
         for sample in family.samples
     ]
 
@@ -147,27 +165,49 @@ def counters(points: Iterable[Point]) -> list[Counters]:
     after it.
     """
     fields: dict[tuple[str, str, str], dict[str, Any]] = {}
+    workers: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
     for point in points:
         metric = METRICS.get(point.name)
         uuid = point.labels.get("UUID", "")
-        if (metric is None and point.name != PROCESS_MEMORY) or not uuid:
+        if (metric is None and point.name not in OWN) or not uuid:
             continue
         instance = point.labels.get("GPU_I_ID", "")
-        known = fields.setdefault((_node(point.labels), uuid, instance), {})
+        key = _node(point.labels), uuid, instance
+        known = fields.setdefault(key, {})
         known |= _named(point.labels)
         if point.value != point.value:
             continue  # not a number is not a value
         if metric is not None:
             value = point.value * metric.unit
             known[metric.field] = int(value) if metric.field in _WHOLE else value
+        elif point.name == DECLARED:
+            known["declared"] = point.value == 1
         elif (pid := point.labels.get("pid", "")).isdecimal():
-            process = ProcessMemory(pid=int(pid), bytes=int(point.value))
-            known["processes"] = (*known.get("processes", ()), process)
+            workers.setdefault(key, {}).setdefault(int(pid), {})[point.name] = point.value
     found = [
-        Counters(node=node, uuid=uuid, instance=instance, **known)
-        for (node, uuid, instance), known in fields.items()
+        Counters(node=key[0], uuid=key[1], instance=key[2], **known, **_processes(workers.get(key)))
+        for key, known in fields.items()
     ]
     return sorted(found, key=lambda one: (one.node, one.index, one.uuid, one.instance))
+
+
+def _processes(told: Mapping[int, Mapping[str, float]] | None) -> dict[str, Any]:
+    """By pid, what was told of it under which name."""
+    told = told or {}
+    return {
+        "processes": tuple(
+            ProcessMemory(pid=pid, bytes=int(one[PROCESS_MEMORY]))
+            for pid, one in told.items()
+            if PROCESS_MEMORY in one
+        ),
+        "holder_processes": tuple(
+            HolderProcess(
+                pid=pid, memory_bytes=int(one[HOLDER_MEMORY]), cpu_seconds=one[HOLDER_CPU]
+            )
+            for pid, one in told.items()
+            if HOLDER_MEMORY in one and HOLDER_CPU in one
+        ),
+    }
 
 
 def _node(labels: Mapping[str, str]) -> str:

@@ -17,6 +17,14 @@ class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None  # unknown where the driver hides other users' processes
 
 
+class HolderProcess(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A process of a container that holds a device: what it uses of the machine, not of that."""
+
+    pid: int
+    memory_bytes: int
+    cpu_seconds: float  # since it began
+
+
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The pod a device works for, as the source names it."""
 
@@ -45,7 +53,9 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     pcie_link_width_max: int | None = None
     pcie_link_generation: int | None = None
     xid: int | None = None  # the last error the driver reported; 0 is none
+    declared: bool = False  # its owner says that it is here; nothing measures it
     holder: Holder | None = None
+    holder_processes: tuple[HolderProcess, ...] = ()
     processes: tuple[ProcessMemory, ...] = ()
 
     @property

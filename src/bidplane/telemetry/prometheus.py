@@ -32,7 +32,7 @@ class PrometheusReader:
         await self._http.aclose()
 
     async def read(self) -> list[Counters]:
-        names = "|".join([*dcgm.METRICS, dcgm.PROCESS_MEMORY])
+        names = "|".join([*dcgm.METRICS, *dcgm.OWN])
         return dcgm.counters(await self._query(f'{{__name__=~"{names}"}}'))
 
     async def _query(self, query: str) -> list[Point]:

@@ -148,11 +148,11 @@ class ProcessNode:
         self.runtime.devices_are(present)
 
     async def _counters(self) -> list[Counters]:
-        """Of this machine's GPUs; none where no driver is."""
+        """Of this machine's GPUs; where no driver is, who holds those that are declared."""
         try:
             return await NvmlReader(self._name, xids=self._inventory.xids()).read()
         except UserError:
-            return []
+            return self.runtime.declared(self._inventory.slices())
 
     async def run(
         self,

@@ -21,6 +21,7 @@ The process runtime: a pod's containers as processes of this machine.
     mounts      volumes as directories
     storage     what a pod keeps on the disk, and whether that is too much
     usage       reads what processes use; `measuring` of all pods
+    declared    who holds GPUs that nothing reads
     probing     asks containers how they are; `grpchealth` over gRPC
     sessions    exec and attach
     printed     reads the logs

@@ -17,7 +17,7 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 from bidplane.node.api import ExecSession, LogOptions
 from bidplane.node.inventory.partitions import Partitions
-from bidplane.node.process import printed
+from bidplane.node.process import declared, printed
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.measuring import Meter
 from bidplane.node.process.records import Attempt, known_pods
@@ -28,6 +28,7 @@ from bidplane.node.process.supplies import Supplies, TokenClient
 from bidplane.node.process.unit import Unit
 from bidplane.node.process.users import Users
 from bidplane.node.process.worker import Worker
+from bidplane.telemetry.model import Counters
 
 _TIDY_SECONDS = 30.0
 
@@ -145,6 +146,10 @@ class ProcessRuntime:
         return worker.units[container].run if worker is not None else None
 
     # For the kubelet's server.
+
+    def declared(self, slices: Sequence[Object]) -> list[Counters]:
+        """What can be told of devices that nothing reads."""
+        return declared.counters(slices, self._workers.values(), at=self._clock.now())
 
     def pods(self) -> list[Object]:
         return [worker.pod for worker in self._workers.values()]

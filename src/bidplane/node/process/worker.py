@@ -9,7 +9,7 @@ worker from that folder and goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ from bidplane.node.process.settings import Settings
 from bidplane.node.process.starting import Starter
 from bidplane.node.process.storage import Storage
 from bidplane.node.process.supplies import (
+    Device,
     Present,
     Supplies,
     device_status,
@@ -116,6 +117,11 @@ class Worker:
     @property
     def _stage(self) -> Stage:
         return self._notes.record.stage
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """What was allocated to it."""
+        return self._provisions.devices
 
     def wake(self) -> None:
         self._woken.set()
