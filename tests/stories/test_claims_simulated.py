@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.sim.loop import run
 from bidplane.sim.world import World
@@ -150,6 +150,54 @@ def test_the_form_a_blog_teaches_is_refused_with_the_line_that_works() -> None:
         await world.until(runs, within=120)
         made = [c for c in (await plane.list(RESOURCE_CLAIM)).items if "allocation" in c["status"]]
         assert [len(c["status"]["allocation"]["devices"]["results"]) for c in made] == [4]
+
+    played(story)
+
+
+def test_a_claim_that_pods_share_is_one_lease_until_the_last_of_them_ends() -> None:
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        await plane.create(RESOURCE_CLAIM, claim("both", 2), "default")
+
+        async def runs(name: str, seconds: int) -> None:
+            made = pod(name, resourceClaimName="both")
+            made["metadata"]["annotations"][labels.SIMULATED_SECONDS] = str(seconds)
+            await plane.create(POD, made, "default")
+
+        async def leases() -> list[Any]:
+            return list((await host.list(GPU_LEASE)).items)
+
+        async def are(*names: str, wanted: str = "Running") -> None:
+            async def there() -> bool:
+                return {await phase(world, name) for name in names} == {wanted}
+
+            await world.until(there, within=400)
+
+        await runs("first", 40)
+        await runs("second", 300)
+        await are("first", "second")
+        (lease,) = await leases()
+        assert len(lease["spec"]["devices"]) == 2, "one claim, one lease"
+        assert len((await plane.list(BID)).items) == 1, "one claim, one bid"
+        where = [(await plane.get(POD, name, "default"))["spec"] for name in ("first", "second")]
+        assert {spec["nodeName"] for spec in where} == {lease["metadata"]["name"]}
+        copies = (await host.list(POD)).items
+        shared = {one["spec"]["resourceClaims"][0]["resourceClaimName"] for one in copies}
+        assert len(shared) == 1, "one claim on the host, too: nothing is given out twice"
+        # Who bid for it is done: the other goes on, and a third may join it.
+        await are("first", wanted="Succeeded")
+        await runs("third", 30)
+        await are("second", "third")
+        (kept,) = await leases()
+        assert kept["metadata"]["uid"] == lease["metadata"]["uid"]
+        await are("third", wanted="Succeeded")
+        assert await leases()
+        await are("second", wanted="Succeeded")
+
+        async def gone() -> bool:
+            return not await leases()
+
+        await world.until(gone, within=120)
 
     played(story)
 

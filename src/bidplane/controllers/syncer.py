@@ -249,6 +249,9 @@ class SyncerController:
             ]
             lease = translation.some_of(lease, claiming.devices_of(claims))
             own = translation.host_name(metadata["namespace"], metadata["name"])
+            if len(claims) == 1 and not claiming.is_all_its_own(pod):
+                # Pods that share a claim share it there, too: no device is given out twice.
+                own = f"{lease['metadata']['name']}-{claims[0]['metadata']['uid']}"
         # A MIG instance is a device of its own there, which its node makes.
         lease = parts.on_host(lease, self._host[RESOURCE_SLICE].items())
         claim, status = translation.host_claim(plane.name, lease, own)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -310,6 +310,18 @@ def claim_name(pod: Object, reference: Object) -> str:
 def is_all_its_own(pod: Object) -> bool:
     """Whether each of its claims is made for it, of a template."""
     return not any(one.get("resourceClaimName") for one in pod["spec"]["resourceClaims"])
+
+
+def shared_by(pod: Object, pods: Iterable[Object]) -> list[Object]:
+    """The pod, and those of `pods` whose one claim is the one that it names."""
+    return [pod, *(one for one in pods if one is not pod and _only(one) == _only(pod) != "")]
+
+
+def _only(pod: Object) -> str:
+    """The one claim that a pod names, with its namespace; "" if it has others, or its own."""
+    claims = pod["spec"].get("resourceClaims") or []
+    name = claims[0].get("resourceClaimName", "") if len(claims) == 1 else ""
+    return f"{pod['metadata']['namespace']}/{name}" if name else ""
 
 
 def nodes_taken(devices: Devices, pods: Sequence[Object]) -> dict[str, str]:

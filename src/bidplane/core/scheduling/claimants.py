@@ -27,7 +27,9 @@ from bidplane.core.scheduling.seen import (
     bid_of,
     is_by_hand,
     is_held,
+    is_pending,
     lease_of,
+    name_of,
     on_host,
     phase_of,
 )
@@ -53,13 +55,18 @@ def claimant(
 
 def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
     bid = bid_of(snapshot, pod)
-    match claiming.decide(snapshot.devices, pod, _usable_by(snapshot, bid)):
+    usable = _usable_by(snapshot, bid, pod)
+    match claiming.decide(snapshot.devices, pod, usable):
         case claiming.Bind(node=node):
             yield BindPod(pod, node)
         case claiming.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
         case claiming.Market(bid=wanted, why=why):
-            if bid is None:
+            if bid is None and (other := _who_bids(snapshot, pod)) is not pod:
+                # A claim is one bid and one lease, however many pods share it.
+                words = f"{name_of(other)} bids for the claim that they share"
+                yield Explain(pod, "ClaimShared", words)
+            elif bid is None:
                 yield CreateBid(
                     pod,
                     bid_for_pod(
@@ -68,7 +75,7 @@ def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
                 )
             elif phase_of(bid) == BidPhase.ENDED:
                 yield DeleteBid(bid)
-            elif phase_of(bid) == BidPhase.WON and _usable_by(snapshot, bid):
+            elif phase_of(bid) == BidPhase.WON and usable:
                 yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its bid has won")
             else:
                 yield why_waiting(pod, bid, lease_of(snapshot, bid))
@@ -119,8 +126,25 @@ def _ask_together(
         yield Explain(pod, "GangDiffers", f"the claims of the pods of {gang.of} are not alike")
 
 
-def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
-    """Nodes of leases its own bid won, or one written by hand; not those a pod has as a whole."""
+def _who_bids(snapshot: Snapshot, pod: Object) -> Object:
+    """Of the pods that wait for the same claim: who has a bid for it, else the oldest."""
+    shared = claiming.shared_by(pod, filter(is_pending, snapshot.pods))
+    return min(
+        shared,
+        key=lambda one: (
+            bid_of(snapshot, one) is None,
+            one["metadata"].get("creationTimestamp", ""),
+            one["metadata"]["uid"],
+        ),
+    )
+
+
+def _usable_by(snapshot: Snapshot, bid: Object | None, pod: Object) -> list[str]:
+    """
+    Nodes of leases its own bid won, or one written by hand, and where a claim of it has devices
+    already, which others share; not those a pod has as a whole.
+    """
+    claimed = set(claiming.nodes_taken(snapshot.devices, [pod]).values())
     mine = on_host(bid) if bid is not None else ""
     by_hand = {on_host(one) for one in snapshot.bids if is_by_hand(one)}
     whole = {
@@ -142,5 +166,5 @@ def _usable_by(snapshot: Snapshot, bid: Object | None) -> list[str]:
         and is_held(lease)
         # A fraction is no device of its own; a MIG instance is.
         and "/" not in lease["spec"]["devices"][0].get("share", "")
-        and lease["spec"]["bid"]["name"] in by_hand | {mine}
+        and (name in claimed or lease["spec"]["bid"]["name"] in by_hand | {mine})
     )
