@@ -71,6 +71,45 @@ def test_a_sidecar_that_has_not_started_holds_up_the_next():
     assert decide(goes, now=NOW).operations == [Start("b", 0, 0.0)]
 
 
+@pytest.mark.parametrize("stage", [Stage.INITIALISING, Stage.RUNNING])
+def test_an_ephemeral_container_starts_once_and_decides_nothing(stage):
+    work = container("work", Role.INIT if stage is Stage.INITIALISING else Role.MAIN, running())
+    main = [] if work.role is Role.MAIN else [container()]
+    for run, asked in ((None, [Start("looks", 0, 0.0)]), (running(), []), (ended(1), [])):
+        looks = container("looks", Role.EPHEMERAL, run)
+        decision = decide(pod(work, *main, looks, stage=stage, restart_policy="Always"), now=NOW)
+        assert (decision.stage, decision.operations) == (stage, asked)
+
+
+def test_a_pod_does_not_wait_for_who_only_looks_and_takes_it_along():
+    looks = container("looks", Role.EPHEMERAL, running(), started=True, ready=True)
+    over = pod(container(run=ended(0)), looks, restart_policy="Never")
+    decision = decide(over, now=NOW)
+    assert decision.stage is Stage.ENDING
+    assert [operation.container for operation in decision.operations] == ["looks"]
+    failed = msgspec.structs.replace(looks, run=ended(1))
+    done = pod(container(run=ended(0)), failed, stage=Stage.ENDED, restart_policy="Never")
+    assert phase_of(done) == "Succeeded"
+
+
+def test_ephemeral_containers_have_statuses_of_their_own_and_are_never_ready():
+    spec = {"containers": [{"name": "main"}], "ephemeralContainers": [{"name": "looks"}]}
+    looks = container("looks", Role.EPHEMERAL, running(), started=True, ready=True)
+    serves = container(run=running(), started=True, ready=True)
+    told = compose(
+        {"metadata": {}, "spec": spec}, pod(serves, looks), Where(host_ip="1.2.3.4"), now=NOW
+    )
+    [one] = told["ephemeralContainerStatuses"]
+    assert (one["name"], one["ready"], list(one["state"])) == ("looks", False, ["running"])
+    assert [c["name"] for c in told["containerStatuses"]] == ["main"]
+    assert "initContainerStatuses" not in told
+    ended_badly = msgspec.structs.replace(looks, run=ended(1), ready=False)
+    told = compose(
+        {"metadata": {}, "spec": spec}, pod(serves, ended_badly), Where(host_ip="1.2.3.4"), now=NOW
+    )
+    assert {c["type"]: c["status"] for c in told["conditions"]}["Ready"] == "True"
+
+
 def test_sidecars_end_after_the_work_the_last_first():
     sides = [container(name, Role.SIDECAR, running(), started=True) for name in ("one", "two")]
     busy = pod(*sides, container(run=running()), stage=Stage.ENDING, grace_seconds=9)

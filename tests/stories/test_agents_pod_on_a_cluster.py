@@ -39,7 +39,7 @@ from bidplane.testing.cluster import Cluster
 from bidplane.web.app import WebApp
 from bidplane.web.podstreams import NodeStreams
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import admit, offer, plane_of_account
+from bidplane.wiring.server import admission, offer, plane_of_account
 
 from .conftest import define
 from .test_bid_to_pod_on_kubernetes import has_wallet, until
@@ -176,7 +176,7 @@ async def bidplane(site: Site) -> AsyncIterator[HttpClient]:
         clock=clock,
         tokens=tokens,
         crds=lambda plane: all_crds(),
-        admit=admit,
+        admit=admission(lambda plane: controllers.agent(plane)),
         pod_streams=streams,
         ca=certificates.ca.read_text(),
     )
@@ -191,10 +191,10 @@ async def bidplane(site: Site) -> AsyncIterator[HttpClient]:
     )
     ledger = Ledger.open(folder / "ledger.db")
     await offer(host, FLEET)
-    driver = EmbeddedDriver(planes, url)
+    controllers = Controllers(host, EmbeddedDriver(planes, url), clock=clock)
     parts = [
         asyncio.create_task(serve(app, listener, certificates)),
-        asyncio.create_task(Controllers(host, driver, clock=clock).run()),
+        asyncio.create_task(controllers.run()),
         asyncio.create_task(Exchange(for_exchange, ledger, tokens, clock=clock).run()),
     ]
     try:
@@ -328,10 +328,22 @@ async def streams(site: Site) -> None:
         said, _ = await shell.communicate(b"hello\n")
         assert (said, shell.returncode) == (b"said hello\n", 0)
 
+        debug = await site.start(
+            *("debug", "serves", "--image=tools", "--profile=baseline", "--target=main", "-i"),
+            *("--quiet", "--", "sh", "-c", "read word; echo $word; ls /tmp/large; ps ax"),
+        )
+        said, _ = await debug.communicate(b"looks\n")
+        assert b"looks\n/tmp/large\n" in said
+        assert b"http.server" in said, "its target's processes"
+        # More than a container has is for trusted agents.
+        refused = await kubectl("debug", "serves", "--image=tools", "--profile=sysadmin", code=1)
+        assert "only pods of trusted agents may" in refused
+
         attached = await site.start("attach", "serves")
         (site.folder / "up").write_text("from here\n")
         await kubectl("cp", "up", "serves:/tmp/up")
-        assert await kubectl("exec", "serves", "--", "cat", "/tmp/up") == "from here\n"
+        inside = await kubectl("exec", "serves", "-c", "main", "--", "cat", "/tmp/up")
+        assert inside == "from here\n"
         await kubectl("exec", "serves", "--", "touch", "/tmp/enough")
         await line(attached, "bye")
         await line(follows, "bye")

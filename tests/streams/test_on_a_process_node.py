@@ -103,6 +103,17 @@ class TestOnAProcessNode(Streams):
     def restart(self, kubectl: Kubectl, name: str) -> None:
         """The node does it by itself."""
 
+    def test_debug(self, kubectl_here: Kubectl) -> None:
+        debugs(kubectl_here)
+
+
+def debugs(kubectl: Kubectl) -> None:
+    name = run_pod(kubectl, "debugged", "exec sleep 1000")
+    debug = ["debug", name, "--image=x", "--profile=general", "--target=main", "-i", "--quiet"]
+    said = kubectl(*debug, "--", "sh", "-c", "read word; echo got $word; ps ax", input=b"it\n")
+    assert "got it" in said
+    assert "sleep 1000" in said
+
 
 @pytest.fixture(scope="module")
 def joined(
@@ -142,6 +153,9 @@ class TestOnANodeOfACluster(Streams):
 
     def restart(self, kubectl: Kubectl, name: str) -> None:
         """The node does it by itself."""
+
+    def test_debug(self, kubectl_here: Kubectl) -> None:
+        debugs(kubectl_here)
 
     def test_a_nodes_rights_are_enough(self, kubectl_here: Kubectl) -> None:
         """Volumes of every kind, a token, a claim: nothing here needs more than a kubelet may."""

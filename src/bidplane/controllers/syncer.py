@@ -28,6 +28,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.lease import Phase
+from bidplane.controllers import debugging
 from bidplane.controllers.claiming import claim, tell_up
 from bidplane.controllers.copies import LOOK_SECONDS, Copies, Missing, claims_here
 from bidplane.core import claiming, hostpods, naming, parts, translation
@@ -201,6 +202,8 @@ class SyncerController:
             if is_deleted(pod):
                 await self._delete_host_pod(pod, copy)
             await self._carry_marks(plane, pod, copy)
+            if pod["spec"].get("ephemeralContainers"):
+                await debugging.carry(self._host.client, pod, copy, api=self._address(plane.name))
             await self._copy_status(plane, pod, copy)
         elif is_deleted(pod):
             if pod["spec"].get("nodeName") and not await self._is_on_host(plane, pod):

@@ -29,6 +29,7 @@ _LEFT_BEHIND = frozenset(
         "priority",
         "priorityClassName",
         "preemptionPolicy",
+        "ephemeralContainers",  # no pod is created with any: they join it
     }
 )
 _CONFIGS = ("configMap", "configMapRef", "configMapKeyRef", "secret", "secretRef", "secretKeyRef")
@@ -81,6 +82,12 @@ def host_pod(
     metadata = host_metadata(agent, pod)
     metadata["labels"][labels.LEASE] = lease["metadata"]["name"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def ephemeral_containers(pod: Object, api: str) -> list[dict[str, Any]]:
+    """Those that joined the pod, as the host runs them."""
+    found = pod["spec"].get("ephemeralContainers") or ()
+    return [_container(pod, container, api) for container in found]
 
 
 def hostname(pod: Object) -> str:

@@ -71,7 +71,7 @@ def wish(source: Object) -> TokenWish:
 
 
 def _references(spec: Object) -> Iterator[Reference]:
-    for field in ("initContainers", "containers"):
+    for field in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(field) or ():
             for source in container.get("envFrom") or ():
                 yield from _named(source, "configMapRef", "secretRef")

@@ -54,6 +54,10 @@ class Role(enum.StrEnum):
     INIT = "init"
     SIDECAR = "sidecar"  # an init container that is always restarted
     MAIN = "main"
+    EPHEMERAL = "ephemeral"  # joined later, to look around: started once, and counts for nothing
+
+
+_INITS = (Role.INIT, Role.SIDECAR)
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +112,7 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
     stage: Stage
-    containers: Sequence[Container]  # init containers first, in the order of the spec
+    containers: Sequence[Container]  # init containers first, ephemeral ones last, as in the spec
     restart_policy: str = "Always"
     grace_seconds: float = 30.0
     prepared: bool = False
@@ -176,7 +180,7 @@ def _event(pod: Pod, stage: Stage) -> Event | None:
     if stage is Stage.PREPARING and pod.prepared:
         return Event.PREPARED
     if stage is Stage.INITIALISING:
-        inits = [c for c in pod.containers if c.role is not Role.MAIN]
+        inits = [c for c in pod.containers if c.role in _INITS]
         if any(_failed_for_good(pod, container) for container in inits):
             return Event.FINISHED
         if all(_initialised(container) for container in inits):
@@ -213,8 +217,8 @@ def _done(pod: Pod, container: Container) -> bool:
 def again(pod: Pod, container: Container) -> bool:
     """Whether a container that ended is started again."""
     assert container.run is not None
-    if container.role is Role.SIDECAR:
-        return True
+    if container.role in (Role.SIDECAR, Role.EPHEMERAL):
+        return container.role is Role.SIDECAR
     failed = container.run.exit_code != 0
     if container.role is Role.INIT:
         return failed and pod.restart_policy != "Never"
@@ -223,7 +227,10 @@ def again(pod: Pod, container: Container) -> bool:
 
 def _initialise(pod: Pod, now: float) -> Iterator[Operation | float]:
     for container in pod.containers:
-        if container.role is Role.MAIN:
+        if container.role is Role.EPHEMERAL:
+            yield from _keep(pod, container, now)  # whoever's turn it is
+    for container in pod.containers:
+        if container.role not in _INITS:
             return
         yield from _keep(pod, container, now)
         if not _initialised(container):

@@ -11,13 +11,14 @@ _GRACE_SECONDS = 30
 
 
 def containers(pod: Object) -> list[tuple[Object, Role]]:
-    """Init containers first, as they are started."""
+    """Init containers first, as they are started; ephemeral ones, which join later, last."""
     spec = pod["spec"]
     found = [
         (container, Role.SIDECAR if container.get("restartPolicy") == "Always" else Role.INIT)
         for container in spec.get("initContainers") or ()
     ]
-    return found + [(container, Role.MAIN) for container in spec["containers"]]
+    found += [(container, Role.MAIN) for container in spec["containers"]]
+    return found + [(one, Role.EPHEMERAL) for one in spec.get("ephemeralContainers") or ()]
 
 
 def grace_seconds(pod: Object) -> float:

@@ -22,6 +22,9 @@ OWN_CONDITIONS = (
 )
 
 
+_SERVING = (Role.MAIN, Role.SIDECAR)
+
+
 class Where(msgspec.Struct, frozen=True, kw_only=True):
     """What does not follow from the pod's life."""
 
@@ -37,21 +40,25 @@ def compose(pod: Object, life: Pod, where: Where, *, now: float) -> dict[str, An
     phase = phase_of(life)
     specs = {
         container["name"]: container
-        for field in ("initContainers", "containers")
+        for field in ("initContainers", "containers", "ephemeralContainers")
         for container in pod["spec"].get(field) or ()
     }
     statuses = {c.name: _container(specs[c.name], c, life, where, now=now) for c in life.containers}
-    inits = [statuses[c.name] for c in life.containers if c.role is not Role.MAIN]
-    mains = [statuses[c.name] for c in life.containers if c.role is Role.MAIN]
+
+    def of(*roles: Role) -> list[dict[str, Any]]:
+        return [statuses[c.name] for c in life.containers if c.role in roles]
+
     status: dict[str, Any] = {
         "phase": phase,
         "conditions": _conditions(pod, life, where, phase, now=now),
-        "containerStatuses": mains,
+        "containerStatuses": of(Role.MAIN),
         "hostIP": where.host_ip,
         "hostIPs": [{"ip": where.host_ip}],
     }
-    if inits:
+    if inits := of(Role.INIT, Role.SIDECAR):
         status["initContainerStatuses"] = inits
+    if ephemeral := of(Role.EPHEMERAL):
+        status["ephemeralContainerStatuses"] = ephemeral
     if where.pod_ip:
         status["podIP"] = where.pod_ip
         status["podIPs"] = [{"ip": where.pod_ip}]
@@ -81,7 +88,7 @@ def phase_of(life: Pod) -> str:
 
 def is_ready(life: Pod) -> bool:
     """Every container that serves is ready; sidecars serve, too."""
-    serving = [c for c in life.containers if c.role is not Role.INIT]
+    serving = [c for c in life.containers if c.role in _SERVING]
     return life.stage is Stage.RUNNING and all(c.running and c.ready for c in serving)
 
 
@@ -91,7 +98,7 @@ def _conditions(
     known = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
     over = phase in ("Succeeded", "Failed")
     ready = is_ready(life)
-    unready = [c.name for c in life.containers if c.role is not Role.INIT and not c.ready]
+    unready = [c.name for c in life.containers if c.role in _SERVING and not c.ready]
     initialised = life.stage not in (Stage.PREPARING, Stage.INITIALISING) and not (
         life.stage is not Stage.RUNNING and _initialising(life)
     )
@@ -114,7 +121,9 @@ def _conditions(
     init_because: dict[str, str] = {}
     if not initialised:
         incomplete = [
-            c.name for c in life.containers if c.role is not Role.MAIN and not _through(c)
+            c.name
+            for c in life.containers
+            if c.role in (Role.INIT, Role.SIDECAR) and not _through(c)
         ]
         init_because = {
             "reason": "ContainersNotInitialized",
@@ -185,7 +194,7 @@ def _container(
 def _ready(container: Container) -> bool:
     if container.role is Role.INIT:
         return _through(container)
-    return container.running and container.ready
+    return container.role in _SERVING and container.running and container.ready
 
 
 def _state(container: Container, life: Pod, where: Where, *, now: float) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
 from bidplane.core.pods.environment import ConfigError
 from bidplane.core.pods.life import Obstacle
 from bidplane.kube.client import Object
@@ -67,6 +69,8 @@ class Starter:
         try:
             self._check_devices(unit)
             outfit = self._dress(unit, attempt)
+            if unit.target is not None:
+                outfit = await _beside(unit.target, outfit)
         except NotMapped as error:
             return self._cannot(unit, "ErrImageNeverPull", str(error))
         except (ConfigError, KeyError) as error:
@@ -156,3 +160,13 @@ class Starter:
         if attempt.run().running:
             attempt.lost(self._clock.now())
         unit.found_over(attempt)
+
+
+async def _beside(target: Unit, outfit: Outfit) -> Outfit:
+    """The same command, but among the processes and files of a container that runs."""
+    if not target.facts().running:
+        raise ConfigError(f"its target, the container {target.name}, does not run")
+    await target.settled()
+    argv = target.command(outfit.confined.argv).argv
+    order = msgspec.structs.replace(outfit.order, argv=argv, tells_inside=False, adopts=True)
+    return msgspec.structs.replace(outfit, order=order)

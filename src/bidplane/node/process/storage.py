@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +27,24 @@ class Storage:
         self._folder = folder
         self._clock = clock
         self._known_until = 0.0
+        self.overuse = ""  # which limit was passed, in words
+        self._weighing: asyncio.Task[None] | None = None
+
+    def weigh(self, passed: Callable[[], None]) -> None:
+        """From now on, if the pod has limits; `passed` is called when one is."""
+        if not storage.is_limited(self._pod()) or self._weighing is not None:
+            return
+
+        async def until_passed() -> None:
+            self.overuse = await self._until_too_much()
+            passed()
+
+        self._weighing = asyncio.create_task(until_passed())
+
+    async def weigh_no_more(self) -> None:
+        if self._weighing is not None:
+            self._weighing.cancel()
+            await asyncio.gather(self._weighing, return_exceptions=True)
 
     async def measure(self) -> None:
         if self._clock.now() < self._known_until:
@@ -44,7 +63,7 @@ class Storage:
             return {name: usage.file_system(path, at=now, used=size, inodes_used=files)}
         return {}
 
-    async def until_too_much(self) -> str:
+    async def _until_too_much(self) -> str:
         """Until a limit of the pod's is passed: which, in words."""
         while True:
             await self.measure()

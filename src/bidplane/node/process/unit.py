@@ -44,10 +44,12 @@ class Unit:
         clock: Clock,
         wake: Callable[[], None],
         say: Say,
+        target: Unit | None = None,
     ) -> None:
         self.spec = spec
         self.name: str = spec["name"]
         self.role = role
+        self.target = target  # the container whose processes and files it sees as its own
         self.attempt: Attempt | None = None
         self.run: Run | None = None
         self.previous: Run | None = None
@@ -180,6 +182,8 @@ class Unit:
 
     def command(self, argv: Sequence[str], *, stdin: bool = False, tty: bool = False) -> Command:
         """A command as if the container had started it."""
+        if self.target is not None:
+            return self.target.command(argv, stdin=stdin, tty=tty)
         assert self.attempt is not None
         assert self.confined is not None
         state = self.attempt.state()

@@ -77,8 +77,6 @@ class Worker:
         self._lost_devices: set[tuple[str, str, str]] = set()
         self._saving: asyncio.Task[None] | None = None  # the checkpoint, once it is due
         self.storage = Storage(lambda: self.pod, self.folder, clock)
-        self._overuse = ""  # which limit of its storage was passed
-        self._weighing: asyncio.Task[None] | None = None  # while it has such limits, and runs
         self._teller = Teller(lambda: self.pod, client, recorder)
         self._provisions = Provisions(
             self.folder,
@@ -98,21 +96,26 @@ class Worker:
             clock=clock,
             say=self._teller.say,
         )
-        self.units = {
-            spec["name"]: Unit(
-                spec,
-                role,
-                engine=settings.engine,
-                clock=clock,
-                wake=self.wake,
-                say=self._teller.say,
-            )
-            for spec, role in specs.containers(pod)
-        }
+        self.units: dict[str, Unit] = {}
+        self._find_units()
 
     def __repr__(self) -> str:
         metadata = self.pod["metadata"]
         return f"<Worker {metadata['namespace']}/{metadata['name']} {self._stage}>"
+
+    def _find_units(self) -> None:
+        """One for each container; ephemeral ones may join at any time."""
+        for spec, role in specs.containers(self.pod):
+            if spec["name"] not in self.units:
+                self.units[spec["name"]] = Unit(
+                    spec,
+                    role,
+                    engine=self._settings.engine,
+                    clock=self._clock,
+                    wake=self.wake,
+                    say=self._teller.say,
+                    target=self.units.get(spec.get("targetContainerName") or ""),
+                )
 
     @property
     def _stage(self) -> Stage:
@@ -131,6 +134,7 @@ class Worker:
         if _told_in_files(pod) != _told_in_files(self.pod):
             self._provisions.refresh_at = 0.0
         self.pod = pod
+        self._find_units()
         self.wake()
 
     def vanished(self) -> None:
@@ -161,7 +165,7 @@ class Worker:
                     return
                 await self._wait(again)
         finally:
-            await self._weigh_no_more()
+            await self.storage.weigh_no_more()
             for unit in self.units.values():
                 await unit.close()
             await self._provisions.close()
@@ -273,8 +277,8 @@ class Worker:
                 "Pod was active on the node longer than the specified deadline",
                 specs.grace_seconds(self.pod),
             )
-        if self._overuse:
-            self._end_it(storage_limits.REASON, self._overuse, storage_limits.GRACE_SECONDS)
+        if self.storage.overuse:
+            self._end_it(storage_limits.REASON, self.storage.overuse, storage_limits.GRACE_SECONDS)
         if self._deleted():
             halt = self._notes.record.halt
             given = self.pod["metadata"].get("deletionGracePeriodSeconds")
@@ -315,18 +319,8 @@ class Worker:
                 return [provisions.retry_at]
             provisions.complete = True
         await self._starter.find_again(self.units.values())
-        if storage_limits.is_limited(self.pod):
-            self._weighing = asyncio.create_task(self._weigh())
+        self.storage.weigh(self.wake)
         return [provisions.refresh_at]
-
-    async def _weigh(self) -> None:
-        self._overuse = await self.storage.until_too_much()
-        self.wake()
-
-    async def _weigh_no_more(self) -> None:
-        if self._weighing is not None:
-            self._weighing.cancel()
-            await asyncio.gather(self._weighing, return_exceptions=True)
 
     def _ever_started(self) -> bool:
         return any(self.folder.attempts(name) for name in self.units)
@@ -388,7 +382,7 @@ class Worker:
         """Its processes have ended; its logs stay until it is deleted."""
         if not self._released:
             self._released = True
-            await self._weigh_no_more()
+            await self.storage.weigh_no_more()
             await self._provisions.release(self.pod)
 
     async def _remove(self) -> None:
