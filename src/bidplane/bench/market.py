@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import highspy
+import msgspec
 import numpy as np
 
+from bidplane.api.bid import MOST_BLOCKS
 from bidplane.api.lease import Device
 from bidplane.bench.report import Report, Result, at_least, at_most, less, more, ratio_above, say
 from bidplane.core.chain import CHAIN, Block
@@ -112,6 +114,21 @@ def _with_leases(plain: Instance, leases: int, dice: np.random.Generator) -> Ins
     )
 
 
+def gangs(bids: int, *, load: float, seed: int = 1) -> Instance:
+    """Bids for one block to 128 of them, the more the fewer: hundreds of needs that differ."""
+    dice = np.random.default_rng(seed)
+    plain = instance(bids, 8 * bids, load=1.0, seed=seed)
+    counts = np.minimum(dice.zipf(1.3, bids), MOST_BLOCKS)
+    shapes, kind = np.unique(np.stack((plain.sizes, counts), axis=1), axis=0, return_inverse=True)
+    needs = [need(Block(size, count=count)) for size, count in shapes.tolist()]
+    wanted = plain.sizes * counts
+    free = np.full(int(wanted.sum() / load / 8), 8, np.int64)
+    book = msgspec.structs.replace(
+        plain.book, kind=kind.reshape(-1).astype(np.int64), needs=np.array(needs, np.int64)
+    )
+    return Instance(free, book, wanted)
+
+
 def round_of(case: Instance) -> Outcome:
     """What is measured: who wins, what each pays, and where each bid's block goes."""
     outcome = Outcome(case.free, (), case.book)
@@ -128,7 +145,7 @@ def round_of(case: Instance) -> Outcome:
 def run(*, quick: bool, data: Path | None) -> Report:
     times, growth = _times(repeat=3 if quick else 9)
     results = [*times, growth, *_leases(quick), *_against_highs(quick), *_against_a_queue()]
-    results += _whole_rounds(quick)
+    results += _gangs(quick) + _whole_rounds(quick)
     results += _instant(200 if quick else 1000)
     shrank = " --quick: fewer repetitions, and fewer seeds beside HiGHS." if quick else ""
     return Report(
@@ -165,6 +182,23 @@ def _leases(quick: bool) -> list[Result]:
         name = f"the same, {bids:,} bids and {leases:,} running leases that compete"
         results.append(less(name, "ms CPU", 1000 * took))
     return results
+
+
+def _gangs(quick: bool) -> list[Result]:
+    """Who would have got in without a winner is asked once for each need: what many needs cost."""
+    results = []
+    for bids in (10_000, 100_000):
+        case = gangs(bids, load=4.0)
+        took, _ = least(partial(_priced, case), 2 if quick else 4)
+        name = f"clear + price, {bids:,} bids for gangs, {len(case.book.needs)} distinct needs"
+        results.append(less(name, "ms CPU", 1000 * took, aim=at_most(AIMS_MS[bids])))
+    return results
+
+
+def _priced(case: Instance) -> Outcome:
+    outcome = Outcome(case.free, (), case.book)
+    outcome.prices()
+    return outcome
 
 
 def _against_highs(quick: bool) -> list[Result]:

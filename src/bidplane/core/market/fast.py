@@ -34,6 +34,7 @@ WORTH_IT = 256
 # Strikes before the rest is asked in turn. Two to six are usual; running leases in very
 # large domains could take one each.
 STRIKES_MOST = 64
+_MOST = 2**31 - 1
 
 
 class Book(msgspec.Struct, frozen=True):
@@ -190,7 +191,9 @@ class Outcome:
             free = self._free_at(self.domain[losers[pinned]], losers[pinned])
             size = self.size[losers[pinned]]
             wanted[pinned] = self._holds(free) - self._holds(free - size)
-        self._short = wanted - met  # above zero: what kept it out
+        # Above zero: what kept it out. By level, so that a column is gone through at once, and
+        # in small numbers: what lacks more than these can say, no winner would give it.
+        self._short = np.ascontiguousarray(np.clip(wanted - met, -_MOST, _MOST).T.astype(np.int32))
         self._blockers: dict[tuple[int, ...], Ints] = {}
         self._neighbours: dict[int, list[int]] = {}  # by domain: the leases that lose
         for rank in losers[pinned].tolist():
@@ -207,7 +210,10 @@ class Outcome:
         """The ranks of the rejected who would get in if `given` were added to what they met."""
         key = tuple(given.tolist())
         if key not in self._blockers:
-            self._blockers[key] = self.losers[(self._short <= given).all(axis=1)]
+            fit = np.ones(len(self.losers), bool)
+            for short, more in zip(self._short, key, strict=True):
+                fit &= short <= more
+            self._blockers[key] = self.losers[fit]
         return self._blockers[key]
 
     def rivals(self) -> Ints:
