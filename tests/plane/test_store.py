@@ -296,7 +296,7 @@ def test_a_batch_of_any_size_is_in_the_journal_as_it_was(
     for size in sizes:
         first = len(rows) + 1
         batch = [
-            Row(n, f"things/default/{n}", first, n % 3 == 0, str(n).encode())
+            Row(n, f'things/default/"é{n}', first, n % 3 == 0, b"\0\xff" * (n % 5) + b"%d" % n)
             for n in range(first, first + size)
         ]
         journal.append(batch)

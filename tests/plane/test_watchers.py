@@ -164,3 +164,26 @@ def test_old_changes_are_kept_as_bytes_and_told_as_ever(tmp_path: Path) -> None:
         await store.close("done")
 
     asyncio.run(story())
+
+
+def test_what_is_kept_as_objects_is_bounded_for_all_planes_together(tmp_path: Path) -> None:
+    async def story() -> None:
+        warm = feeds.Warm(4)
+        stores = [
+            Store(Journal(tmp_path / f"{at}.db", durable=False), None, warm) for at in range(3)
+        ]
+        key = Key("things", "default", "a")
+        for number in range(5):
+            for store in stores:
+                await store.put(key, {"metadata": {"name": "a"}, "number": number})
+        changes = [change for store in stores for change in store.feed("things").read(0) or ()]
+        replaced = [change.previous for change in changes if change.previous is not None]
+        assert len(replaced) == 12
+        assert sum(item._obj is not None for item in replaced) <= 4
+        for store in stores:
+            found = store.get(key)
+            assert found is not None
+            assert found._obj is not None  # what is there now stays
+            await store.close("done")
+
+    asyncio.run(story())

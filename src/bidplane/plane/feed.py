@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
@@ -19,7 +20,7 @@ from bidplane.wire import status
 
 HISTORY_COUNT = 1024  # changes kept per resource, at least
 HISTORY_BYTES = 8 << 20  # and at most about this much of them
-WARM_COUNT = 16  # of these, kept as objects and as frames; the others as bytes, a fifth of it
+WARM_COUNT = 512  # of all planes' changes, kept as objects and as frames; the others as bytes
 
 
 class Key(NamedTuple):
@@ -125,10 +126,30 @@ class Change:
         return f"<{self.type} {self.item.key} at {self.item.revision}>"
 
 
+class Warm:
+    """
+    The newest changes, whatever planes they are of.
+
+    Those who watch mostly see a change before the next; what it was made of is a few times its
+    bytes. One bound for all planes: a thousand with a few pods each have as many changes as one
+    with thousands.
+    """
+
+    def __init__(self, count: int = WARM_COUNT) -> None:
+        self._count = count
+        self._changes: deque[Change] = deque()
+
+    def add(self, change: Change) -> None:
+        self._changes.append(change)
+        if len(self._changes) > self._count:
+            self._changes.popleft().cool()
+
+
 class Feed:
     """The bounded history of one resource."""
 
-    def __init__(self, floor: int) -> None:
+    def __init__(self, floor: int, warm: Warm) -> None:
+        self._warm = warm
         self.floor = floor  # changes after this revision are all here
         self.closed = False
         self._changes: list[Change] = []
@@ -139,8 +160,7 @@ class Feed:
     def publish(self, change: Change) -> None:
         self._changes.append(change)
         self._bytes += len(change.item.raw)
-        if len(self._changes) > WARM_COUNT:
-            self._changes[-1 - WARM_COUNT].cool()
+        self._warm.add(change)
         if len(self._changes) >= 2 * HISTORY_COUNT:
             self._forget(HISTORY_COUNT)
         elif self._bytes > HISTORY_BYTES and len(self._changes) > 1:

@@ -12,7 +12,6 @@ power loss.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -35,19 +34,17 @@ CREATE TABLE fact (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 # once, whatever it is told to keep. Reads come from our memory, and commits are small.
 _PAGE_BYTES = 2048
 _CACHE_KIB = 32
-_STATEMENTS = 6  # that are kept prepared: what a commit needs
-# Rows that one statement inserts, at most. Between two statements the event loop takes the
-# interpreter's lock, and may keep it for milliseconds: a batch should need few of them.
-_AT_ONCE = (1, 2, 4, 8, 16, 32)
-
-
-@functools.cache
-def _insert(count: int) -> str:
-    rows = ", ".join(["(?, ?, ?, ?, ?)"] * count)
-    if count == 1:
-        return f"INSERT INTO log VALUES {rows}"
-    # A batch is filled up with nulls, so that few statements serve every size.
-    return f"INSERT INTO log SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"
+_STATEMENTS = 2  # that are kept prepared: what a commit needs
+# However many rows: a statement for each number of them takes more memory than a plane's
+# objects do. And one for all, not one a row: between two statements the event loop takes the
+# interpreter's lock, and may keep it for milliseconds. The values come as one blob, with where
+# each is in it.
+_INSERT = """
+INSERT INTO log SELECT
+    value ->> 0, value ->> 1, value ->> 2, value ->> 3,
+    substr(?2, 1 + (value ->> 4), value ->> 5)
+FROM json_each(?1)
+"""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -101,25 +98,15 @@ class Journal:
         return self._db
 
     def append(self, rows: Iterable[Row]) -> None:
-        """Commit all of `rows`, or none."""
-        left = list(rows)
-        most = _AT_ONCE[-1]
-        if len(left) <= most:
-            self._append(left)  # one statement is a transaction of its own
-            return
-        with self._db:
-            for start in range(0, len(left), most):
-                self._append(left[start : start + most])
-
-    def _append(self, rows: Sequence[Row]) -> None:
-        if not rows:
-            return
-        count = next(size for size in _AT_ONCE if size >= len(rows))
-        values: list[int | str | bytes | None] = []
+        """Commit all of `rows`, or none: one statement is a transaction of its own."""
+        heads, values, at = [], [], 0
         for row in rows:
-            values += (row.revision, row.key, row.created, row.deleted, row.value)
-        values += [None] * (5 * (count - len(rows)))
-        self._db.execute(_insert(count), values)
+            size = len(row.value)
+            heads.append((row.revision, row.key, row.created, int(row.deleted), at, size))
+            values.append(row.value)
+            at += size
+        if heads:
+            self._db.execute(_INSERT, (msgspec.json.encode(heads).decode(), b"".join(values)))
 
     def rows(self) -> Iterator[Row]:
         """The whole log, oldest first."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key
+from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key, Warm
 from bidplane.plane.journal import Journal, Row
 from bidplane.plane.writers import Writers
 from bidplane.wire import status
@@ -42,10 +42,15 @@ class _Staged:
 
 
 class Store:
-    """`writers=None` commits on the event loop: for the simulator, which owns all order."""
+    """
+    `writers=None` commits on the event loop: for the simulator, which owns all order.
 
-    def __init__(self, journal: Journal, writers: Writers | None) -> None:
+    `warm` is shared by the stores of a process.
+    """
+
+    def __init__(self, journal: Journal, writers: Writers | None, warm: Warm | None = None) -> None:
         self.journal = journal
+        self._warm = warm or Warm()
         self._writers = writers
         self._objects: dict[str, dict[str, dict[str, Item]]] = {}  # resource, namespace, name
         self._overlay: dict[Key, _Staged] = {}
@@ -127,7 +132,7 @@ class Store:
     def feed(self, resource: str) -> Feed:
         feed = self._feeds.get(resource)
         if feed is None:
-            feed = self._feeds[resource] = Feed(self._floor)
+            feed = self._feeds[resource] = Feed(self._floor, self._warm)
             feed.closed = bool(self.closed)
         return feed
 
@@ -136,7 +141,7 @@ class Store:
         spec = crd["spec"]
         resource = f"{spec['names']['plural']}.{spec['group']}"
         self.feed(resource).close()
-        self._feeds[resource] = Feed(self.revision)
+        self._feeds[resource] = Feed(self.revision, self._warm)
 
     # Writing.
 
