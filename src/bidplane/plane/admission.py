@@ -25,6 +25,25 @@ ACCESS = "kube-api-access-"
 _TOKEN_SECONDS = 3607
 _PATIENCE_SECONDS = 300
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+# What every pod carries, held once for all of them: nobody changes what a store holds.
+_PATIENCE = {
+    key: {
+        "key": key,
+        "operator": "Exists",
+        "effect": "NoExecute",
+        "tolerationSeconds": _PATIENCE_SECONDS,
+    }
+    for key in _AWAY
+}
+_NAMESPACE = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
+_PROJECTED = {
+    "sources": [
+        {"serviceAccountToken": {"expirationSeconds": _TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": _NAMESPACE}]}},
+    ],
+    "defaultMode": 0o644,
+}
 
 Object = Mapping[str, Any]
 
@@ -114,14 +133,7 @@ def _furnish_pod(plane: Plane, pod: dict[str, Any]) -> None:
     held = list(spec.get("tolerations") or ())
     for key_ in _AWAY:
         if not any(_tolerates(one, key_) for one in held):
-            held.append(
-                {
-                    "key": key_,
-                    "operator": "Exists",
-                    "effect": "NoExecute",
-                    "tolerationSeconds": _PATIENCE_SECONDS,
-                }
-            )
+            held.append(_PATIENCE[key_])
     spec["tolerations"] = held
 
 
@@ -155,12 +167,4 @@ def _is_access(volume: Object) -> bool:
 
 
 def _access(name: str) -> dict[str, Any]:
-    token = {"expirationSeconds": _TOKEN_SECONDS, "path": "token"}
-    ca = {"name": ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}
-    field = {"apiVersion": "v1", "fieldPath": "metadata.namespace"}
-    sources = [
-        {"serviceAccountToken": token},
-        {"configMap": ca},
-        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": field}]}},
-    ]
-    return {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}
+    return {"name": name, "projected": _PROJECTED}

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from bidplane.wire import status
+from bidplane.wire import managers, status
 
 HISTORY_COUNT = 1024  # changes kept per resource, at least
 HISTORY_BYTES = 8 << 20  # and at most about this much of them
@@ -78,6 +78,7 @@ class Item:
     def obj(self) -> dict[str, Any]:
         if self._obj is None:
             self._obj = _decode(self.raw)
+            managers.share(self._obj)
         return self._obj
 
     def cool(self) -> None:

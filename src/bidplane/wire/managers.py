@@ -97,11 +97,18 @@ def encode(managers: Iterable[Manager]) -> list[dict[str, Any]]:
             "apiVersion": one.api_version,
             **({"time": one.time} if one.time else {}),
             "fieldsType": "FieldsV1",
-            "fieldsV1": one.fields,
+            "fieldsV1": fields.shared(one.fields),
             **({"subresource": one.subresource} if one.subresource else {}),
         }
         for one in sorted(managers, key=order)
     ]
+
+
+def share(obj: Object) -> None:
+    """Have an object that was just decoded hold its sets of fields together with others."""
+    for entry in (obj.get("metadata") or {}).get("managedFields") or ():
+        if "fieldsV1" in entry:
+            entry["fieldsV1"] = fields.shared(entry["fieldsV1"])
 
 
 def of(new: Object, old: Object | None) -> tuple[list[Manager], bool]:
