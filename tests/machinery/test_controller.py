@@ -62,6 +62,38 @@ def test_a_key_added_often_before_it_is_worked_on_runs_once():
     assert sorted(work.ran) == [("a", 0), ("b", 0)]
 
 
+def test_a_key_rests_after_a_look_and_what_changed_meanwhile_is_one_look():
+    work = Work()
+
+    async def story(controller):
+        controller.add_after("a", 0.01)
+        await asyncio.sleep(0.02)
+        for _ in range(3):  # at 0.02, 0.03, 0.04
+            controller.add_after("a", 0.01)
+            controller.add_after("b", 0.01)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        controller.add_after("a", 0.01)  # it has rested long enough
+        await asyncio.sleep(1)
+
+    running(work, story, rest=0.5)
+    assert work.times("a") == [0.01, 0.51, 1.06]
+    assert work.times("b") == [0.03, 0.53]
+
+
+def test_who_rested_is_forgotten():
+    work = Work()
+
+    async def story(controller):
+        for number in range(3000):
+            controller.add_after(str(number), 0.001)
+            await asyncio.sleep(0.002)
+        assert len(controller._rested) <= 1025
+
+    running(work, story, rest=0.5)
+    assert len(work.ran) == 3000
+
+
 def test_a_key_added_while_it_is_worked_on_runs_again_after():
     ran = []
 

@@ -57,6 +57,7 @@ _LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
 _PASSING = ("Bidding", "Won")  # reasons to wait that mostly are over within a round
 _BRIEF_SECONDS = 3.0
 _GATHER_SECONDS = 0.01
+_REST_SECONDS = 0.05
 
 
 class SchedulerController:
@@ -66,7 +67,9 @@ class SchedulerController:
         self._clock = clock
         self._recorder = Recorder("bidplane-scheduler", clock=clock)
         self._claimless: set[str] = set()  # planes of which it is known that no claim is held
-        self.controller = Controller("scheduler", self.reconcile, workers=WORKERS)
+        self.controller = Controller(
+            "scheduler", self.reconcile, workers=WORKERS, rest=_REST_SECONDS
+        )
         for kind in KINDS:
             planes.on_change(kind, lambda plane, event, obj: self._soon(plane))
         planes.on_open(self._opened)
@@ -307,17 +310,17 @@ class SchedulerController:
             "lastTransitionTime": (known or {}).get("lastTransitionTime") or rfc3339(now),
         }
         others = [c for c in conditions if c["type"] != "PodScheduled"]
-        # What lasts for a round only is not worth more than a condition.
-        if reason != "Bidding":
-            note = {labels.PENDING: msgspec.json.encode(said).decode()}
-            changes = {"metadata": {"uid": metadata["uid"], "annotations": note}}
-            told = await client.patch(POD, metadata["name"], changes, metadata["namespace"])
-            metadata = told["metadata"]
+        # The annotation and the condition in one write: whoever writes a pod's status may write
+        # its annotations. What lasts for a round only is not worth more than a condition.
+        note = {labels.PENDING: msgspec.json.encode(said).decode()} if reason != "Bidding" else {}
         await client.patch(
             POD,
             metadata["name"],
             {
-                "metadata": {"resourceVersion": metadata["resourceVersion"]},
+                "metadata": {
+                    "resourceVersion": metadata["resourceVersion"],
+                    **({"annotations": note} if note else {}),
+                },
                 "status": {"conditions": [*others, condition]},
             },
             metadata["namespace"],

@@ -24,6 +24,7 @@ K = TypeVar("K", bound=Hashable)
 WORKERS = 32
 _FIRST_RETRY_SECONDS = 0.05
 _LAST_RETRY_SECONDS = 10.0
+_MOST_RESTING = 1024  # keys kept that may have rested long ago
 _MOST_DOUBLINGS = 10  # enough to reach the last; 2.0**1024 is no float any more
 
 log = structlog.get_logger(__name__)
@@ -34,6 +35,9 @@ class Controller(Generic[K]):
     Runs `reconcile(key)` for every key added.
 
     `reconcile` returns the seconds after which it wants to look again, or None.
+
+    `rest`: how many seconds a key is let be after a look, at least. For looks at much at once:
+    what changes meanwhile is one look, and the first of many changes still is looked at at once.
     """
 
     def __init__(
@@ -42,10 +46,13 @@ class Controller(Generic[K]):
         reconcile: Callable[[K], Awaitable[float | None]],
         *,
         workers: int = 4,
+        rest: float = 0.0,
     ) -> None:
         self.name = name
         self._reconcile = reconcile
         self._workers = workers
+        self._rest = rest
+        self._rested: dict[K, float] = {}  # until when
         self._queue: asyncio.Queue[K] = asyncio.Queue()
         self._queued: set[K] = set()
         self._working: set[K] = set()
@@ -69,7 +76,7 @@ class Controller(Generic[K]):
     def add_after(self, key: K, seconds: float) -> None:
         """Add `key` later; of several waits for one key the shortest counts."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + seconds
+        due = max(loop.time() + seconds, self._rested.get(key, 0.0))
         timer = self._timers.get(key)
         if timer is not None:
             if timer.when() <= due:
@@ -113,9 +120,17 @@ class Controller(Generic[K]):
                     self.add_after(key, again)
             finally:
                 self._working.discard(key)
+            if self._rest:
+                self._looked(key)
             if key in self._again:
                 self._again.discard(key)
                 self.add(key)
+
+    def _looked(self, key: K) -> None:
+        now = asyncio.get_running_loop().time()
+        self._rested[key] = now + self._rest
+        if len(self._rested) > _MOST_RESTING:
+            self._rested = {one: until for one, until in self._rested.items() if until > now}
 
     def _failed(self, key: K, error: BaseException) -> None:
         failures = self._failures.get(key, 0)
