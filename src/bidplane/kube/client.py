@@ -9,14 +9,14 @@ types are read-only: to change an object, send a patch, or a copy.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Literal, Protocol
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
 from bidplane.api.kinds import Kind, Object
 
-__all__ = ["Client", "EventType", "Listing", "Object", "WatchEvent"]
+__all__ = ["Client", "EventType", "FollowingClient", "Listing", "Object", "WatchEvent"]
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
@@ -94,4 +94,18 @@ class Client(Protocol):
 
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
         """A token of a ServiceAccount: a TokenRequest, answered."""
+        ...
+
+
+@runtime_checkable
+class FollowingClient(Client, Protocol):
+    """One that watches many kinds for the price of one: of a plane in this process."""
+
+    def follow(
+        self, since: Mapping[Kind, str]
+    ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
+        """
+        Changes of each kind after its revision; None of a kind when its watch is over, and the
+        others' go on. Ends when all are over.
+        """
         ...

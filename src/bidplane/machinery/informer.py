@@ -18,7 +18,7 @@ import structlog
 
 from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError, Gone
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.kube.client import Client, EventType, Object, WatchEvent
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.latch import Latch
 
@@ -99,7 +99,7 @@ class Informer:
         while True:
             try:
                 if not revision:
-                    revision = await self._list()
+                    revision = await self.begin()
                 seen = revision
                 revision = await self._follow(revision)
                 self._failures = 0
@@ -115,7 +115,8 @@ class Informer:
                 revision = ""
                 await self._back_off(error)
 
-    async def _list(self) -> str:
+    async def begin(self) -> str:
+        """Begin, or begin again, with what is there now; returns its revision."""
         before = set(self._ahead)
         listing = await self._client.list(self.kind, labels=self._labels, fields=self._fields)
         # What was written before we asked is in the list; what was written since may not be.
@@ -135,11 +136,16 @@ class Informer:
         async for event in self._client.watch(
             self.kind, resource_version=revision, labels=self._labels, fields=self._fields
         ):
-            revision = event.object["metadata"]["resourceVersion"]
+            revision = self.heard(event)
             self._failures = 0
-            self._revision = int(revision)
-            if event.type != "BOOKMARK":
-                self._tell(event.type, event.object)
+        return revision
+
+    def heard(self, event: WatchEvent) -> str:
+        """The next event of a watch; returns its revision."""
+        revision: str = event.object["metadata"]["resourceVersion"]
+        self._revision = int(revision)
+        if event.type != "BOOKMARK":
+            self._tell(event.type, event.object)
         return revision
 
     def _tell(self, event: EventType, obj: Object) -> None:

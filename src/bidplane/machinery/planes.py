@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
 
 from bidplane.api.kinds import Kind
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.errors import ApiError
+from bidplane.kube.client import Client, EventType, FollowingClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.informer import Handler, Informer, tell_all
 from bidplane.machinery.noting import NotingClient
@@ -48,6 +50,7 @@ class PlaneCache:
     def __init__(self, name: str, client: Client, kinds: Sequence[Kind], clock: Clock) -> None:
         self.name = name
         self._informers = {kind: Informer(client, kind, clock=clock) for kind in kinds}
+        self._reached = client
         self.client: Client = NotingClient(client, self._informers)
         self._synced = False
 
@@ -62,8 +65,38 @@ class PlaneCache:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for informer in self._informers.values():
-                group.create_task(informer.run())
+            if isinstance(self._reached, FollowingClient):
+                await self._follow(self._reached, group)
+            else:
+                for informer in self._informers.values():
+                    group.create_task(informer.run())
+
+    async def _follow(self, client: FollowingClient, group: asyncio.TaskGroup) -> None:
+        """
+        All kinds by one stream. One that has trouble (its definition was deleted, its history is
+        gone) is followed by itself from then on: the others' go on as if nothing were.
+        """
+        alone: set[Kind] = set()
+
+        def leave(kind: Kind) -> None:
+            if kind not in alone:
+                alone.add(kind)
+                group.create_task(self._informers[kind].run())
+
+        since: dict[Kind, str] = {}
+        for kind, informer in self._informers.items():
+            try:
+                since[kind] = await informer.begin()
+            except ApiError:
+                leave(kind)
+        with suppress(ApiError):  # of a plane that is gone, or not there yet
+            async for kind, events in client.follow(since):
+                if events is None:
+                    leave(kind)
+                for event in events or ():
+                    self._informers[kind].heard(event)
+        for kind in self._informers:
+            leave(kind)
 
     async def wait_synced(self) -> None:
         for informer in self._informers.values():

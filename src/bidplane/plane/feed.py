@@ -146,8 +146,32 @@ class Warm:
             self._changes.popleft().cool()
 
 
+class Bell:
+    """Rung by many feeds for one who waits: which of them have news."""
+
+    __slots__ = ("_rung", "_waiting")
+
+    def __init__(self) -> None:
+        self._rung: set[Feed] = set()
+        self._waiting: asyncio.Future[None] | None = None
+
+    def ring(self, feed: Feed) -> None:
+        self._rung.add(feed)
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def wait(self) -> set[Feed]:
+        if not self._rung:
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        rung, self._rung = self._rung, set()
+        return rung
+
+
 class Feed:
     """The bounded history of one resource."""
+
+    __slots__ = ("_base", "_bells", "_bytes", "_changes", "_waiting", "_warm", "closed", "floor")
 
     def __init__(self, floor: int, warm: Warm) -> None:
         self._warm = warm
@@ -156,7 +180,9 @@ class Feed:
         self._changes: list[Change] = []
         self._base = 0  # position of the first change that is still here
         self._bytes = 0
-        self._waiting: set[asyncio.Future[None]] = set()
+        # A thousand planes have a dozen feeds each, of which nobody hears anything.
+        self._waiting: set[asyncio.Future[None]] | None = None
+        self._bells: tuple[Bell, ...] = ()
 
     def publish(self, change: Change) -> None:
         self._changes.append(change)
@@ -175,10 +201,19 @@ class Feed:
         self._base += count
 
     def wake(self) -> None:
-        for waiter in self._waiting:
+        waiting, self._waiting = self._waiting, None
+        for waiter in waiting or ():
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiting.clear()
+        for bell in self._bells:
+            bell.ring(self)
+
+    def hang(self, bell: Bell) -> None:
+        """Ring it whenever there is more, and at the end."""
+        self._bells = (*self._bells, bell)
+
+    def unhang(self, bell: Bell) -> None:
+        self._bells = tuple(one for one in self._bells if one is not bell)
 
     def close(self) -> None:
         """End every watch."""
@@ -218,12 +253,15 @@ class Feed:
             return
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
+        if self._waiting is None:
+            self._waiting = set()
         self._waiting.add(waiter)
         timer = loop.call_at(until, _expire, waiter) if until is not None else None
         try:
             await waiter
         finally:
-            self._waiting.discard(waiter)
+            if self._waiting is not None:
+                self._waiting.discard(waiter)
             if timer is not None:
                 timer.cancel()
 

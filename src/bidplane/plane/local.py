@@ -7,14 +7,14 @@ member of `system:masters`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.kube.client import Listing, Object, WatchEvent
 from bidplane.plane import accounts
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
-from bidplane.plane.verbs import bind, create, delete, get, update, watch
+from bidplane.plane.verbs import bind, create, delete, follow, get, update, watch
 from bidplane.plane.verbs import list as listing
 from bidplane.plane.verbs import patch as patching
 from bidplane.runtime.credentials import Tokens
@@ -68,6 +68,11 @@ class LocalClient:
             for seen in batch:
                 yield WatchEvent(seen.type, call.shown(seen.obj))
             batch = await watching.more()
+
+    def follow(
+        self, since: Mapping[Kind, str]
+    ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
+        return follow.follow(self._find(), since)
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
         plane, call = self._call(kind, namespace)

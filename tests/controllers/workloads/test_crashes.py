@@ -44,6 +44,11 @@ class Laggy:
             await asyncio.sleep(self._dice.choice([0, 0.01, 0.5, 2.0]))
             yield event
 
+    async def follow(self, since):
+        async for kind, events in self._inner.follow(since):
+            await asyncio.sleep(self._dice.choice([0, 0.01, 0.5, 2.0]))
+            yield kind, events
+
 
 async def story(folder, seed, sizes, kills):
     dice, clock = random.Random(seed), VirtualClock()
