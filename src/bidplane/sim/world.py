@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -24,7 +24,7 @@ from bidplane.api.kinds import Kind
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import Unavailable
 from bidplane.exchange.service import Exchange
-from bidplane.kube.client import Client, Object, WatchEvent
+from bidplane.kube.client import Client, FollowingClient, Object, WatchEvent
 from bidplane.kube.forwarding import ForwardingClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import Clock
@@ -214,6 +214,19 @@ class _Client(ForwardingClient):
             if down.is_set():
                 break
             yield event
+        if down.is_set():
+            raise Unavailable("the server was killed")
+
+    async def follow(
+        self, since: Mapping[Kind, str]
+    ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
+        """As the server's own controllers follow its planes."""
+        down, inside = self._down(), self._reach()
+        assert isinstance(inside, FollowingClient)
+        async for told in inside.follow(since):
+            if down.is_set():
+                break
+            yield told
         if down.is_set():
             raise Unavailable("the server was killed")
 
