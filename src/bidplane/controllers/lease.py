@@ -110,8 +110,12 @@ class LeaseController:
             with suppress(AlreadyExists):
                 mirror = await plane.client.create(
                     GPU_LEASE,
-                    leasenodes.mirror(lease, self._namespace(lease)),
+                    {
+                        **leasenodes.mirror(lease, self._namespace(lease)),
+                        "status": lease["status"],
+                    },
                     self._namespace(lease),
+                    with_status=True,
                 )
         if mirror is not None and _is_news(mirror.get("status") or {}, lease["status"]):
             await plane.client.patch(

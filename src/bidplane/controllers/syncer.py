@@ -259,11 +259,15 @@ class SyncerController:
         lease = parts.on_host(lease, self._host[RESOURCE_SLICE].items())
         claim, status = translation.host_claim(plane.name, lease, own)
         name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
+        made: Object = {}
         with suppress(AlreadyExists):
-            await self._host.client.create(RESOURCE_CLAIM, claim, namespace)
-        await self._host.client.patch(
-            RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
-        )
+            made = await self._host.client.create(
+                RESOURCE_CLAIM, {**claim, "status": status}, namespace, with_status=True
+            )
+        if made.get("status") != status:
+            await self._host.client.patch(
+                RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
+            )
         return str(name)
 
     async def _is_on_host(self, plane: PlaneCache, pod: Object) -> bool:

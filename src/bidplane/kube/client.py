@@ -60,7 +60,19 @@ class Client(Protocol):
         """
         ...
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object: ...
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
+        """
+        `with_status` wants its status kept as well, in one write. Only a plane in this process
+        does that, and Kubernetes does not: look at the answer.
+        """
+        ...
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         """PUT the whole object; `Conflict` if its resourceVersion is stale."""

@@ -35,8 +35,15 @@ class ForwardingClient:
             kind, namespace, resource_version=resource_version, labels=labels, fields=fields
         )
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        return await self._reach().create(kind, obj, namespace)
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
+        return await self._reach().create(kind, obj, namespace, with_status=with_status)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         return await self._reach().replace(kind, obj, subresource=subresource)

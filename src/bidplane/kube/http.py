@@ -112,7 +112,14 @@ class HttpClient:
             # Also a line that was cut short: the server went in the middle of it.
             raise Unavailable(f"{self.url}: the watch broke off: {error}") from error
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
         space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
         return await self._call("POST", _path(kind, space), body=obj)
 

@@ -15,8 +15,16 @@ class NotingClient(ForwardingClient):
         super().__init__(lambda: inner)
         self._caches = caches
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        return self._note(kind, await super().create(kind, obj, namespace))
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
+        made = await super().create(kind, obj, namespace, with_status=with_status)
+        return self._note(kind, made)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         return self._note(kind, await super().replace(kind, obj, subresource=subresource))

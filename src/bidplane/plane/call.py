@@ -35,6 +35,7 @@ class Call(msgspec.Struct, kw_only=True):
     subresource: str = ""
     user: User = SYSTEM
     dry_run: bool = False
+    with_status: bool = False  # of a creation, from inside only: its status is kept
     field_validation: str = "Warn"  # Ignore | Warn | Strict
     duplicates: list[str] = []  # fields the body named twice
     manager: str = ""  # who will own what is written; "" for the plane itself

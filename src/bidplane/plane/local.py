@@ -74,11 +74,19 @@ class LocalClient:
     ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
         return follow.follow(self._find(), since)
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
         plane, call = self._call(kind, namespace)
         if call.resource.namespaced and not namespace:
             # As over HTTP, so that nothing works here that fails there.
             raise status.method_not_allowed(call.about)
+        call.with_status = with_status
         return await create.create(plane, call, obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:

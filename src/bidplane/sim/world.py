@@ -239,8 +239,15 @@ class _SteppingClient(_Client):
         self._world = world
         self._part = part
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
-        return await self._write(super().create(kind, obj, namespace))
+    async def create(
+        self,
+        kind: Kind,
+        obj: Object,
+        namespace: str | None = None,
+        *,
+        with_status: bool = False,
+    ) -> Object:
+        return await self._write(super().create(kind, obj, namespace, with_status=with_status))
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         return await self._write(super().replace(kind, obj, subresource=subresource))

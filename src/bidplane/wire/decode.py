@@ -101,8 +101,8 @@ def _object(
             cleaned[name] = item
         else:
             cleaned[name] = clean(item, child, report, f"{prefix}{name}", depth + 1)
-    for name, child in fields.items():
-        if child.default is not None and name not in cleaned:
+    for name, child in shape.defaulted:
+        if name not in cleaned:
             cleaned[name] = clean(child.default, child, report, f"{prefix}{name}", depth + 1)
     return cleaned
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -59,7 +60,8 @@ def path_segment_problems(name: str) -> list[str]:
     return [f"may not contain '{found}'" for found in sorted(set(_PATH_UNSAFE.findall(name)))]
 
 
-def qualified_problems(key: str) -> list[str]:
+@functools.lru_cache(4096)  # the same few dozen are on every object
+def qualified_problems(key: str) -> tuple[str, ...]:
     """Why `key` is not a label's or an annotation's key."""
     prefix, slash, name = key.rpartition("/")
     problems = []
@@ -74,7 +76,7 @@ def qualified_problems(key: str) -> list[str]:
         problems.append("name part must be no more than 63 characters")
     if not _QUALIFIED.fullmatch(name):
         problems.append(_QUALIFIED_WORDS)
-    return problems
+    return tuple(problems)
 
 
 def value_problems(value: str) -> list[str]:

@@ -12,18 +12,21 @@ PATCH_LIMIT = 10_000  # operations, as upstream
 
 def copy(value: Any) -> Any:
     """A deep copy of JSON: what `copy.deepcopy` does, without its generality."""
-    if isinstance(value, Mapping):
+    kind = type(value)
+    if kind is str or kind is int or kind is bool:  # nearly all there is
+        return value
+    if kind is dict or isinstance(value, Mapping):
         return {key: copy(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if kind is list or isinstance(value, list | tuple):
         return [copy(item) for item in value]
     return value
 
 
 def merge(target: Any, patch: Any) -> Any:
     """JSON merge patch: null removes, objects merge, all else replaces."""
-    if not isinstance(patch, Mapping):
+    if not (type(patch) is dict or isinstance(patch, Mapping)):
         return copy(patch)
-    result = dict(target) if isinstance(target, Mapping) else {}
+    result = dict(target) if type(target) is dict or isinstance(target, Mapping) else {}
     for key, value in patch.items():
         if value is None:
             result.pop(key, None)

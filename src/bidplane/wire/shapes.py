@@ -29,6 +29,7 @@ class Shape:
     """One node of a schema. `fields` is None for a map or for free-form JSON."""
 
     __slots__ = (
+        "_defaulted",
         "_demands",
         "builtin",
         "default",
@@ -67,7 +68,17 @@ class Shape:
         self.list_type = ""
         self.list_map_keys: tuple[str, ...] = ()
         self.map_type = ""  # "atomic": applied whole
+        self._defaulted: tuple[tuple[str, Shape], ...] | None = None
         self._demands: bool | None = None
+
+    @property
+    def defaulted(self) -> tuple[tuple[str, Shape], ...]:
+        """The fields that have a default: few of the dozens a kind has."""
+        if self._defaulted is None:
+            self._defaulted = tuple(
+                (name, child) for name, child in self.fields.items() if child.default is not None
+            )
+        return self._defaulted
 
     @property
     def demands(self) -> bool:

@@ -92,7 +92,7 @@ def for_create(
     meta["uid"], meta["creationTimestamp"] = plane.new_uid(), plane.now()
     if resource.custom or rules.generation:
         meta["generation"] = 1
-    if resource.has_status and not rules.keeps_status:
+    if resource.has_status and not (rules.keeps_status or call.with_status):
         obj.pop("status", None)
     if resource.storage == signing.CSRS:
         signing.ask(call, obj)
