@@ -259,6 +259,8 @@ def test_what_mostly_passes_within_a_round_is_said_only_when_it_lasts(stories):
         await site.create_pod()
         # The bid stands, and may win any moment.
         assert not (await site.pod())["status"].get("conditions")
+        await site.settle(8)
+        assert not (await site.pod())["status"].get("conditions")
         await site.settle(4)
         assert scheduled(await site.pod())["reason"] == "Bidding"
 

@@ -8,6 +8,7 @@ price that was written comes back as it was written.
 
 from __future__ import annotations
 
+import functools
 import re
 
 MICRO = 1_000_000
@@ -20,6 +21,7 @@ LARGEST_PRICE = 1_000_000 * MICRO
 _CREDITS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 
 
+@functools.lru_cache(4096)  # the same few prices are read from every bid, each round
 def parse_credits(text: str) -> int:
     """`"2.10"` → 2_100_000. Raises ValueError that says what is wrong with it."""
     match = _CREDITS.fullmatch(text.strip())

@@ -55,7 +55,7 @@ PACE_SECONDS = 5.0  # how often a strategy is asked what to offer now
 KINDS = (POD, BID, GPU_LEASE, NODE)
 _LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
 _PASSING = ("Bidding", "Won")  # reasons to wait that mostly are over within a round
-_BRIEF_SECONDS = 3.0
+_BRIEF_SECONDS = 10.0  # a burst of pods takes a few seconds; telling of it would take more
 _GATHER_SECONDS = 0.01
 _REST_SECONDS = 0.05
 
