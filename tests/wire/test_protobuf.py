@@ -191,6 +191,14 @@ def test_numbers_without_a_form_in_json_are_refused() -> None:
         protobuf.decode(crd(maximum + struct.pack("<d", float("nan"))))
 
 
+def test_embedded_json_that_is_not_utf_8_is_refused() -> None:
+    path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/rules"
+    sent = base64.b64decode(SAMPLES[path]["protobuf"])
+    assert b'"f:matchConstraints"' in sent
+    with pytest.raises(protobuf.ProtobufError, match="embedded JSON"):
+        protobuf.decode(sent.replace(b'"f:matchConstraints"', b'"\x80:matchConstraints"'))
+
+
 @given(st.sampled_from(sorted(data.protobuf()["kinds"])), st.binary(max_size=200))
 def test_random_bytes_decode_or_are_refused(kind: str, raw: bytes) -> None:
     api_version, _, name = kind.rpartition("/")

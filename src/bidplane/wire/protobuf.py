@@ -299,7 +299,7 @@ def _json(message: Message, raw: bytes, depth: int) -> Any:
         return _decode(text, depth)
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtobufError(f"embedded JSON: {error}") from None
 
 
