@@ -107,7 +107,7 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
         "noticeSeconds": 30,
         "restartSeconds": 30,
         "epochSeconds": 60,
-        "sellBy": ["memory", "bidplane.dev/pcieLinkWidth"],
+        "sellBy": ["memory", "bidplane.dev/pcieLinkWidth", "bidplane.dev/nvlinksPerPeer"],
         "targetUtilisationPercent": 92,
     }
 

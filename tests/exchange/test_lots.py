@@ -12,7 +12,7 @@ from bidplane.api.lease import Phase
 from bidplane.core.market import lots
 from bidplane.exchange import inventory
 from bidplane.exchange.devices import DeviceView, device_views
-from bidplane.exchange.snapshot import BidView
+from bidplane.exchange.snapshot import BidView, pool_view
 from bidplane.ledger.records import lease_id
 
 from .market import Market
@@ -43,6 +43,7 @@ def selecting(made: BidView, selector: str) -> BidView:
     return msgspec.structs.replace(made, selector=selector)
 
 
+WIDTH, NVLINKS = "bidplane.dev/pcieLinkWidth", "bidplane.dev/nvlinksPerPeer"
 ON_NODE_0 = 'device.attributes["gpu.bidplane.dev"].numaNode == 0'
 
 
@@ -63,6 +64,23 @@ def test_a_selector_that_is_true_of_all_splits_nothing(market: Market) -> None:
     made = selecting(bid("b1", "trainer", 4, PRICE), memory)
     report = market.round(made, devices=machine("n1", numaNode=[0, 0, 1, 1]), pools=(pool(),))
     assert report.bids["b1"].phase is BidPhase.WON
+    assert report.pools["h100"].lots == 1
+
+
+def test_a_pool_that_says_nothing_sells_memory_width_and_kind_of_link_apart(
+    market: Market,
+) -> None:
+    default = pool_view({"metadata": {"name": "h100"}, "spec": {"product": "H100"}})
+    assert default is not None
+    bridged, plain, narrow = (
+        machine(node, **{NVLINKS: [links] * 4, WIDTH: [width] * 4})
+        for node, links, width in (("n1", 18, 16), ("n2", 0, 16), ("n3", 0, 4))
+    )
+    report = market.round(pools=(default,), devices=(*bridged, *plain, *narrow))
+    assert report.pools["h100"].lots == 3
+    report = market.round(
+        devices=(*bridged, *machine("n4", **{NVLINKS: [18] * 4, WIDTH: [16] * 4}))
+    )
     assert report.pools["h100"].lots == 1
 
 

@@ -13,7 +13,8 @@ _DAY_SECONDS = 86_400
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 
-SELL_BY = ("memory", "bidplane.dev/pcieLinkWidth")
+# Memory, link width and kind of link: how many NVLinks join it to another, none of PCIe.
+SELL_BY = ("memory", "bidplane.dev/pcieLinkWidth", "bidplane.dev/nvlinksPerPeer")
 
 CHAIN = (8, 4, 2, 1)  # GPUs of a block, all in one link domain, unless a pool declares others
 # The same as `core.chain.chain_problem`, for whoever serves the schema.
