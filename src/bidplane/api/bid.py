@@ -32,6 +32,7 @@ class BidReason(enum.StrEnum):
     WALLET_TOO_SMALL = "WalletTooSmall"
     BUDGET_SPENT = "BudgetSpent"  # what is left of its budget does not cover an epoch at its price
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
+    NO_MACHINE_HAS_ALL = "NoMachineHasAll"  # of what must be in one machine
     NO_SUCH_POOL = "NoSuchPool"
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
     SELECTOR_TOO_FINE = "SelectorTooFine"  # it would split the pool into too many lots

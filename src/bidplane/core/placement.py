@@ -76,6 +76,20 @@ def place(
     return {winner: joined(found) for winner, found in parts.items()}
 
 
+def take_pinned(
+    shelves: Iterable[Shelf], winners: Sequence[tuple[str, Block]]
+) -> tuple[list[Shelf], dict[str, Seat]]:
+    """For winners that need so many GPUs of named domains: their seats, and what is left."""
+    shelves = list(shelves)
+    wanted = {domain for _, block in winners for domain, _ in block.seats}
+    stocks = {shelf.domain: Stock(shelf) for shelf in shelves if shelf.domain in wanted}
+    seats = {
+        winner: joined([stocks[domain].take(gpus) for domain, gpus in block.seats])
+        for winner, block in winners
+    }
+    return [stocks[s.domain].rest(s) if s.domain in stocks else s for s in shelves], seats
+
+
 def sizes_of(block: Block) -> Iterator[int]:
     if not block.share:
         yield from (block.size for _ in range(block.count))
@@ -174,6 +188,11 @@ class Stock:
     def rank(self, size: int) -> tuple[int, int, str]:
         """Smaller is chosen first: how many must be waited for, then what is left over."""
         return max(0, size - len(self.free)), self.total, self.domain
+
+    def rest(self, shelf: Shelf) -> Shelf:
+        """The shelf, without the devices that were taken."""
+        leaving = {lease: tuple(devices) for lease, devices in self.leaving if devices}
+        return msgspec.structs.replace(shelf, free=tuple(self.free), leaving=leaving)
 
     def take(self, size: int) -> Seat:
         devices = [self.free.pop(0) for _ in range(min(size, len(self.free)))]

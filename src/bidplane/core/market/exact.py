@@ -23,6 +23,7 @@ from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.chain import EIGHTHS, UNITS, Block, weight_of
 from bidplane.core.market.clearing import Clearing, Contestant
 from bidplane.core.market.room import Room
+from bidplane.core.market.rooms import Rooms, in_lots
 
 BIDS_MOST = 64
 GPUS_MOST = 64
@@ -122,6 +123,8 @@ def _bound(parts: Sequence[int], worth: Sequence[int], at: int, left: Room) -> i
 
 def _capacity(room: Room) -> int:
     """At least as many 56ths as any set that fits has."""
+    if isinstance(room, Rooms):
+        return sum(map(_capacity, room.lots.values()))
     gpus = room.spare[len(room.chain) - 1]  # the chain ends in single GPUs
     if not room.leaves:
         return GPU_WEIGHT * gpus
@@ -137,6 +140,8 @@ def _capacity(room: Room) -> int:
 
 def _parts(block: Block, room: Room) -> int:
     """What a block takes of a price, in 56ths of a GPU; of a running lease too."""
+    if isinstance(room, Rooms):
+        return sum(_parts(part, room.lots[lot]) for lot, part in in_lots(block))
     if not block.seats:
         return weight_of(block, room.leaves)
     weights = {leaf.name: leaf.weight for leaf in room.leaves}

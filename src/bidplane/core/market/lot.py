@@ -8,7 +8,7 @@ either cannot be found is protected: it leaves the contest, with its devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -75,7 +75,7 @@ def clear_lot(
     protected = preemption.protected_by_fund(incumbents, lot.fund)
     for _ in range(CLEARINGS_MOST):
         contest = _contest(lot, entries, incumbents, protected)
-        beyond = _beyond_their_preemptors(contest, entries)
+        beyond = beyond_their_preemptors(contest, entries)
         if not beyond:
             break
         protected |= beyond
@@ -83,13 +83,20 @@ def clear_lot(
         protected = {i.id for i in incumbents}
         contest = _contest(lot, entries, incumbents, protected)
     lost = _lost(lot, entries, refused, contest)
-    kept = tuple(_kept(lot, entries, incumbents, protected, contest))
+    kept = tuple(
+        kept_of(
+            {i.id for i in incumbents},
+            protected,
+            contest.clearing,
+            lambda: _clear(lot, entries, incumbents),
+        )
+    )
     return RoundResult(
         won=tuple(_won(lot, entries, contest)),
         lost=tuple(lost),
         kept=kept,
         displaced=tuple(_displaced(incumbents, contest)),
-        lots=(_summary(lot, lost, kept, protected, contest),),
+        lots=(summary(lot, lost, kept, protected, contest),),
     )
 
 
@@ -98,25 +105,28 @@ def _contest(
 ) -> Contest:
     contesting = {i.id: i for i in incumbents if i.id not in protected}
     clearing = _clear(lot, entries, contesting.values())
+    asks = {entry.ask.id: entry.ask for entry in entries}
+    seats = place_fast(
+        shelves(lot, (contesting[c.id] for c in clearing.losers if c.id in contesting)),
+        [(c.id, c.block) for c in clearing.accepted if c.id in asks],
+        lot.leaves,
+    )
+    return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
+
+
+def shelves(lot: Lot, leaving_it: Iterable[Incumbent]) -> Iterator[Shelf]:
+    """What winners may have: what is free, and what the leases have that leave."""
     leaving: dict[str, dict[str, tuple[str, ...]]] = {}
     parted: dict[str, list[Parting]] = {}
-    for loser in clearing.losers:
-        gone = contesting.get(loser.id)
-        if gone is None:
-            continue
+    for gone in leaving_it:
         if gone.share:
             for device, kind, places in gone.parts:
                 parted.setdefault(device, []).append(Parting(gone.id, kind, places))
         else:
             for domain, devices in gone.seats.items():
                 leaving.setdefault(domain, {})[gone.id] = devices
-    asks = {entry.ask.id: entry.ask for entry in entries}
-    seats = place_fast(
-        (_shelf(domain, leaving.get(domain.name, {}), parted) for domain in lot.domains),
-        [(c.id, c.block) for c in clearing.accepted if c.id in asks],
-        lot.leaves,
-    )
-    return Contest(clearing, seats, preemption.dues(seats, asks, contesting))
+    for found in lot.domains:
+        yield _shelf(found, leaving.get(found.name, {}), parted)
 
 
 def _shelf(
@@ -155,7 +165,7 @@ def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
     return Room(free, leaves=lot.leaves, cut=cut, chain=lot.chain)
 
 
-def _beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> set[str]:
+def beyond_their_preemptors(contest: Contest, entries: Sequence[Admitted]) -> set[str]:
     """The leases whose compensation a preemptor's hold could not cover."""
     holds = {entry.ask.id: entry.hold for entry in entries}
     totals: dict[str, int] = {}
@@ -176,7 +186,7 @@ def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Wo
             yield Won(
                 ask=winner.id,
                 lot=lot.name,
-                gpus=_count(winner.block),
+                gpus=count_of(winner.block),
                 price=entry.ask.with_premium(contest.clearing.critical_price(winner)),
                 hold=entry.hold,
                 minimum=sum(contest.owed[winner.id, lease] for lease in seat.taken_from),
@@ -192,26 +202,25 @@ def _won(lot: Lot, entries: Sequence[Admitted], contest: Contest) -> Iterator[Wo
             )
 
 
-def _kept(
-    lot: Lot,
-    entries: Sequence[Admitted],
-    incumbents: Sequence[Incumbent],
-    protected: set[str],
-    contest: Contest,
+def kept_of(
+    running: Collection[str],
+    protected: Collection[str],
+    clearing: Clearing,
+    open_to_all: Callable[[], Clearing],
 ) -> Iterator[Kept]:
-    running = {i.id for i in incumbents}
-    for winner in contest.clearing.accepted:
+    """What staying costs whom. `open_to_all`: the same, with nobody protected."""
+    for winner in clearing.accepted:
         if winner.id in running:
-            yield Kept(lease=winner.id, price=contest.clearing.critical_price(winner))
+            yield Kept(lease=winner.id, price=clearing.critical_price(winner))
     if not protected:
         return
     # A protected lease pays what staying would have cost had it been contested; its whole
     # bid, if it would have lost. So its price falls, too, when its rivals go.
-    open_to_all = _clear(lot, entries, incumbents)
-    for contestant in open_to_all.accepted:
+    contested = open_to_all()
+    for contestant in contested.accepted:
         if contestant.id in protected:
-            yield Kept(lease=contestant.id, price=open_to_all.critical_price(contestant))
-    for contestant in open_to_all.losers:
+            yield Kept(lease=contestant.id, price=contested.critical_price(contestant))
+    for contestant in contested.losers:
         if contestant.id in protected:
             yield Kept(lease=contestant.id, price=contestant.price)
 
@@ -241,7 +250,7 @@ def _lost(
                     reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
                     lot=lot.name,
                     price=ask.price,
-                    gpus=_count(loser.block),
+                    gpus=count_of(loser.block),
                     price_to_win=None if price is None else ask.with_premium(price),
                     share=loser.block.share,
                     option=admitted[loser.id].option,
@@ -257,7 +266,7 @@ def _lost(
     return lost
 
 
-def _summary(
+def summary(
     lot: Lot,
     lost: Sequence[Lost],
     kept: Sequence[Kept],
@@ -307,7 +316,8 @@ def _used(lot: Lot) -> int:
 
 def _fresh(lot: Lot, block: Block, seat: Seat) -> int:
     """What a winner takes that nobody had; what a displaced lease leaves was counted before."""
-    return max(0, weight_of(block, lot.leaves) - sum(seat.taken_from.values()))
+    given = weight_of(block, lot.leaves) if block.share else GPU_WEIGHT * len(seat.devices)
+    return max(0, given - sum(seat.taken_from.values()))
 
 
 def classes(lot: Lot) -> Iterator[tuple[str, Block]]:
@@ -317,7 +327,7 @@ def classes(lot: Lot) -> Iterator[tuple[str, Block]]:
     yield from ((leaf.name, Block(0, share=leaf.name)) for leaf in lot.leaves)
 
 
-def _count(block: Block) -> int:
+def count_of(block: Block) -> int:
     return block.count if block.share else block.gpus
 
 

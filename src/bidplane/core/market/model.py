@@ -37,6 +37,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     # By device of which a part is held, what is free by kind: eighths, or starts of a profile.
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
     closed: int = 0  # beside `size`: devices that nobody has, and that nobody can have now
+    node: str = ""  # the machine it is in
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +96,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: tuple[Ask, ...] = ()
     option: int = 0  # which of the bid's alternatives it is; 0 is the first
     premium: int = 0  # percent that it pays beyond what it competes with: for a term
+    # And these, each in a lot of its own or the same: all of it or none, at one price.
+    also: tuple[Ask, ...] = ()
+    one_node: bool = False  # all of it in one machine; `blocks` says how many such sets
+
+    @property
+    def is_joint(self) -> bool:
+        return bool(self.also) or self.one_node
 
     @property
     def offered(self) -> int:
@@ -144,6 +152,9 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
     movable: bool = False  # its agent lets it be moved to other devices, for its compensation
     pinned: bool = False  # nobody new can have its devices now, so nobody contests it
+    # What it has in other lots, under the same id: it is kept, or ends, as a whole. Of each, the
+    # compensation is what that lot's fund owes.
+    also: tuple[Incumbent, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -204,6 +215,8 @@ class Won(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[int, ...] = ()  # of a gang, how many of `devices` are each block's
     option: int = 0  # which of the bid's alternatives it was; 0 is the first
     weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
+    by_lot: dict[str, int] = {}  # where its GPUs are of several lots, or of sets in one machine
+    funds: dict[str, int] = {}  # by lot, whose fund it owes `minimum` to, if not its own
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,6 +232,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     weight: int = 0  # what it would have paid, of its price, in 56ths
     largest: int = CHAIN[0]  # LargerThanEveryDomain: the most that is sold in one block there
     withheld: str = ""  # where there was no room: what of the lot nobody new gets now
+    by_lot: dict[str, int] = {}  # of several lots: how many of each
+    missing: tuple[str, ...] = ()  # of those, where somebody is in its way
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,6 +245,7 @@ class Displaced(msgspec.Struct, frozen=True, kw_only=True):
     lease: str
     compensation: int
     by: tuple[str, ...]  # the asks that take its devices
+    funds: dict[str, int] = {}  # by lot, whose fund compensates it, if not its own alone
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,6 @@
 """
-One round: admit, route, then clear each lot by itself, and make room in what it left.
+One round: admit, route, then clear each lot by itself, and make room in what it left. Lots that
+somebody needs together are cleared together.
 
 Pure: the same input gives the same result, whatever the order of its parts.
 """
@@ -13,9 +14,12 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.core.chain import CHAIN, Block, weight_of
+from bidplane.core.market.joined import Component, clear_joined, components
+from bidplane.core.market.joining import Joiner
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Kept, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.moving import with_moves
+from bidplane.core.market.rooms import Joint
 from bidplane.core.market.routing import Router
 
 
@@ -25,13 +29,7 @@ def clear_round(given: RoundInput) -> RoundResult:
         contested = tuple(i for i in given.incumbents if not i.pinned)
         given = msgspec.structs.replace(given, incumbents=contested)
     admitted, refused = admit(given)
-    results = []
-    for lot in sorted(given.lots, key=lambda lot: lot.name):
-        entries = [entry for entry in admitted if entry.lot.name == lot.name]
-        incumbents = [incumbent for incumbent in given.incumbents if incumbent.lot == lot.name]
-        refusals = [refusal for refusal in refused if refusal.loss.lot == lot.name]
-        result = clear_lot(lot, entries, incumbents, refusals)
-        results.append(with_moves(lot, entries, incumbents, result))
+    results = [_cleared(some) for some in components(given, admitted, refused)]
     lost = [refusal.loss for refusal in refused if not refusal.loss.lot]
     lost += [loss for result in results for loss in result.lost]
     # Nobody could have what it has: the least it could have bid and kept it is its reserve.
@@ -42,9 +40,17 @@ def clear_round(given: RoundInput) -> RoundResult:
         lost=tuple(sorted(lost, key=lambda loss: loss.ask)),
         kept=tuple(sorted(kept, key=lambda k: k.lease)),
         displaced=tuple(sorted((d for r in results for d in r.displaced), key=lambda d: d.lease)),
-        lots=tuple(lot for result in results for lot in result.lots),
+        lots=tuple(sorted((lot for r in results for lot in r.lots), key=lambda lot: lot.lot)),
         moved=tuple(sorted((m for r in results for m in r.moved), key=lambda m: m.lease)),
     )
+
+
+def _cleared(some: Component) -> RoundResult:
+    if some.is_joint:
+        return clear_joined(some)
+    (lot,) = some.lots
+    result = clear_lot(lot, some.entries, some.incumbents, some.refused)
+    return with_moves(lot, some.entries, some.incumbents, result)
 
 
 def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
@@ -57,15 +63,18 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     lots = {lot.name: lot for lot in given.lots}
     router = Router(given.lots, given.incumbents)
     # Where everybody has named a pool, what the others do changes nobody's way.
-    routed = any(not ask.lot or ask.otherwise for ask in given.asks)
+    routed = any(not ask.lot or ask.otherwise or ask.is_joint for ask in given.asks)
+    joiner = Joiner(lots, router)
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
     for first in sorted(given.asks, key=lambda a: (-a.offered * a.weight, a.tie, a.id)):
-        entry = _entry(first, lots, router)
+        entry = _entry(first, lots, router, joiner)
         ask, lot, block = entry.ask, entry.lot, entry.block
         if routed and lot is not None:
             router.take(ask, block, lot)
+            if isinstance(block, Joint) and ask.offered >= router.reserve(block, lot):
+                joiner.take(block)
         gpus = block.count if block.share else block.gpus
         loss = Lost(
             ask=ask.id,
@@ -77,13 +86,14 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
             option=entry.option,
             weight=weight_of(block, lot.leaves if lot else ()),
             largest=entry.largest,
+            by_lot=block.by_lot if isinstance(block, Joint) else {},
         )
         if entry.problem or lot is None:
             refused.append(Refused(ask, loss, block))
             continue
         hold = ask.hold.get(lot.name, 0)
         left = available.get(ask.agent, 0) - hold
-        if ask.offered < lot.base:
+        if ask.offered < router.reserve(block, lot):
             refused.append(Refused(ask, loss, block))
         elif left < 0:
             poor = msgspec.structs.replace(loss, reason=BidReason.WALLET_TOO_SMALL, short=-left)
@@ -105,9 +115,9 @@ class _Entry(NamedTuple):
     largest: int = CHAIN[0]  # what may be asked for in one block, if it is too large for all
 
 
-def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
+def _entry(first: Ask, lots: Mapping[str, Lot], router: Router, joiner: Joiner) -> _Entry:
     """The alternative that gains most, the earlier of equals; else why the first cannot enter."""
-    entries = [_routed(ask, option, lots, router) for option, ask in first.choices.items()]
+    entries = [_routed(ask, option, lots, router, joiner) for option, ask in first.choices.items()]
     able = [(entry, entry.lot) for entry in entries if entry.lot is not None]
     if not able:
         return entries[0]
@@ -117,20 +127,23 @@ def _entry(first: Ask, lots: Mapping[str, Lot], router: Router) -> _Entry:
     return able[gains.index(max(gains))][0]
 
 
-def _routed(ask: Ask, option: int, lots: Mapping[str, Lot], router: Router) -> _Entry:
-    if ask.lot and ask.lot not in lots:
-        return _Entry(ask, option, problem=BidReason.NO_SUCH_POOL)
-    names = [ask.lot] if ask.lot else list(ask.lots or lots)
-    extents = {name: router.extent(name) for name in names}
-    shapes = {name: ask.block_in(extent) for name, extent in extents.items() if extent.devices}
-    blocks = {name: shape for name, shape in shapes.items() if isinstance(shape, Block)}
-    if blocks:
-        name = router.cheapest(blocks)
-        return _Entry(ask, option, blocks[name], lots[name])
-    # Of several lots that cannot, any one's reason will do.
-    reasons = [shape for shape in shapes.values() if isinstance(shape, BidReason)]
-    problem = min(reasons, default=BidReason.NO_DEVICES)
+def _routed(
+    ask: Ask, option: int, lots: Mapping[str, Lot], router: Router, joiner: Joiner
+) -> _Entry:
+    if ask.is_joint:
+        made = joiner.route(ask)
+        if isinstance(made, BidReason):
+            return _refused(ask, option, made, router)
+        return _Entry(ask, option, made, lots[made.lots[0][0]])
+    blocks = router.shapes(ask)
+    if isinstance(blocks, BidReason):
+        return _refused(ask, option, blocks, router)
+    name = router.cheapest(blocks)
+    return _Entry(ask, option, blocks[name], lots[name])
+
+
+def _refused(ask: Ask, option: int, problem: BidReason, router: Router) -> _Entry:
     if problem is not BidReason.LARGER_THAN_EVERY_DOMAIN:
         return _Entry(ask, option, problem=problem)
-    largest = max(extents[name].chain[0] for name in shapes)
+    largest = min(map(router.largest, (ask, *ask.also)))
     return _Entry(ask, option, problem=problem, largest=largest)

@@ -13,22 +13,47 @@ promised.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
-from bidplane.core.chain import Block, weight_of
+from bidplane.api.bid import BidReason
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.chain import CHAIN, Block, weight_of
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Contestant
 from bidplane.core.market.fast import clear_fast
 from bidplane.core.market.lot import room_of, running
 from bidplane.core.market.model import ONE, Ask, Extent, Incumbent, Lot
+from bidplane.core.market.room import Room
+from bidplane.core.market.rooms import Joint, gpus_of, reserve_of
 
 
 class Router:
     """Routes the bids of one round, in the order it is asked."""
 
     def __init__(self, lots: Iterable[Lot], incumbents: Sequence[Incumbent]) -> None:
+        # A lease of several lots is in each of them with what it has there.
+        running = [part for lease in incumbents for part in (lease, *lease.also)]
         self._entries = {
-            lot.name: _Entry(lot, [i for i in incumbents if i.lot == lot.name]) for lot in lots
+            lot.name: _Entry(lot, [i for i in running if i.lot == lot.name]) for lot in lots
         }
+
+    def shapes(self, ask: Ask) -> dict[str, Block] | BidReason:
+        """By lot that could serve it, what it would be sold as there; or why none could."""
+        if ask.lot and ask.lot not in self._entries:
+            return BidReason.NO_SUCH_POOL
+        names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
+        extents = {name: self.extent(name) for name in names}
+        shapes = {name: ask.block_in(extent) for name, extent in extents.items() if extent.devices}
+        blocks = {name: shape for name, shape in shapes.items() if isinstance(shape, Block)}
+        # Of several lots that cannot, any one's reason will do.
+        reasons = [shape for shape in shapes.values() if isinstance(shape, BidReason)]
+        return blocks or min(reasons, default=BidReason.NO_DEVICES)
+
+    def largest(self, ask: Ask) -> int:
+        """The most that is sold in one block, in any lot that it may enter."""
+        names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
+        found = [self._entries[name].extent for name in names if name in self._entries]
+        return max((extent.chain[0] for extent in found if extent.devices), default=CHAIN[0])
 
     def extent(self, lot: str) -> Extent:
         return self._entries[lot].extent
@@ -41,13 +66,36 @@ class Router:
 
     def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[bool, int]:
         """What the ask would gain there, by today's prices; less than nothing if it cannot win."""
+        if isinstance(block, Joint):
+            ranks = [(self._entries[name].rank(part), gpus_of(part)) for name, part in block.lots]
+            gain = sum((ask.offered - price) * GPU_WEIGHT * gpus for (_, price, _), gpus in ranks)
+            return not any(closed for (closed, _, _), _ in ranks), gain
         closed, price, _ = self._entries[lot.name].rank(block)
         return not closed, (ask.offered - price) * weight_of(block, lot.leaves)
 
     def take(self, ask: Ask, block: Block, lot: Lot) -> None:
         """The ask goes there: who comes after it finds that much less."""
-        if ask.offered >= lot.base:
-            self._entries[lot.name].take(block)
+        if ask.offered >= self.reserve(block, lot):
+            for name, part in block.lots if isinstance(block, Joint) else ((lot.name, block),):
+                self._entries[name].take(part)
+
+    def reserve(self, block: Block, lot: Lot) -> int:
+        """The base price there; of several lots, of each for as much as it has of it."""
+        if not isinstance(block, Joint):
+            return lot.base
+        return reserve_of(block, {name: self._entries[name].lot.base for name, _ in block.lots})
+
+    def is_free(self, block: Joint) -> bool:
+        """Whether nobody has it, or was sent there before."""
+        return all(self._entries[name].is_free(part) for name, part in block.lots)
+
+    def holds(self, block: Joint) -> bool:
+        """Whether it could be had if nobody had anything."""
+        return all(self._entries[name].whole.fits(part) for name, part in block.lots)
+
+    def contesting(self, lot: str) -> Sequence[Incumbent]:
+        """The leases there that somebody may displace."""
+        return self._entries[lot].contesting
 
 
 class _Entry:
@@ -59,10 +107,18 @@ class _Entry:
         self._free = room_of(lot, ())
         # What a newcomer may have: the free blocks, and those of leases it may displace.
         protected = preemption.protected_by_fund(incumbents, lot.fund)
-        self._contesting = [i for i in incumbents if i.id not in protected]
-        self._contested = room_of(lot, self._contesting)
+        self.contesting = [i for i in incumbents if i.id not in protected]
+        self._contested = room_of(lot, self.contesting)
         self._displacing: dict[Block, int | None] = {}  # asked for again and again
         self._routed = 0
+
+    @cached_property
+    def whole(self) -> Room:
+        sizes = {domain.name: domain.size for domain in self.lot.domains}
+        return Room(sizes, leaves=self.lot.leaves, chain=self.lot.chain)
+
+    def is_free(self, block: Block) -> bool:
+        return self._free.fits(block)
 
     def rank(self, block: Block) -> tuple[bool, int, str]:
         price = self._price(block)
@@ -83,6 +139,6 @@ class _Entry:
             return self.lot.base
         if block not in self._displacing:
             newcomer = Contestant("", block, 0, ONE, 1 << 63, self.lot.base)
-            contest = clear_fast(self._contested, map(running, self._contesting))
+            contest = clear_fast(self._contested, map(running, self.contesting))
             self._displacing[block] = contest.price_to_win(newcomer)
         return self._displacing[block]
