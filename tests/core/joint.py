@@ -11,14 +11,15 @@ from bidplane.core.market.model import Ask, Domain, Incumbent, Lot, RoundInput
 from bidplane.core.market.room import Room
 from bidplane.core.market.rooms import Rooms, in_lots, joint
 
-from .market import FLOOR, fleets, packs, prices, sizes, weights
+from .market import FLOOR, fleets, packs, prices, weights
 
 Fleets = dict[str, dict[str, int]]  # by lot and domain, GPUs
 Contest = tuple[Fleets, list[Contestant]]
+CHAINS = {"a": (8, 4, 2, 1), "b": (3, 1), "c": (6, 2, 1)}  # each lot sells in blocks of its own
 
 
 def rooms(free: Fleets) -> Rooms:
-    return Rooms({lot: Room(domains) for lot, domains in free.items()})
+    return Rooms({lot: Room(domains, chain=CHAINS[lot]) for lot, domains in free.items()})
 
 
 def packs_all(free: Fleets, field: list[Contestant]) -> bool:
@@ -51,7 +52,7 @@ def contests(draw: st.DrawFn) -> Contest:
         needs: dict[str, Block] = {}
         runs = draw(st.booleans())
         for lot in draw(st.lists(st.sampled_from(names), min_size=1, max_size=3, unique=True)):
-            size = draw(sizes)
+            size = draw(st.sampled_from(CHAINS[lot]))
             if runs or draw(st.integers(0, 3)) == 0:
                 domain = draw(st.sampled_from(sorted(free[lot])))
                 if runs and left[lot, domain] < size:

@@ -17,7 +17,7 @@ from bidplane.storage.sqlite import Database
 
 # What came after schema 3.
 NEW = {
-    "lease": ("budget", "work", "moved_from", "up_at"),
+    "lease": ("budget", "work", "moved_from", "up_at", "pools"),
     "account": ("starts", "start_ms", "team", "marks"),
 }
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them
@@ -37,6 +37,7 @@ def test_it_goes_on_where_the_old_one_was(old: Path) -> None:
     head, lease = ledger.head, ledger.lease_of_bid("b1")
     assert lease is not None
     assert (lease.phase, lease.budget, lease.work, lease.up_at) == ("Active", 0, "", 0)
+    assert (lease.pools, lease.pool_names) == ((), (lease.pool,))
     assert verify(old).is_sound, "what the old one wrote no longer adds up"
     with ledger.commit(head.at + 1000) as commit:
         commit.change_lease(lease)

@@ -50,6 +50,17 @@ MOST_BLOCKS = 128
 MOST_TERM_SECONDS = 30 * 86_400
 
 
+class BidNeed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What is needed beside the rest: all of it or none, at the same price per GPU-hour."""
+
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
+    pool: str = ""
+    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
+    spread: bool = False
+    selector: str = ""
+    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
+
+
 class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """What would do instead."""
 
@@ -62,6 +73,8 @@ class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     selector: str = ""
     match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
     distinct_attribute: str = ""
+    also: Annotated[list[BidNeed], msgspec.Meta(max_length=7)] = []
+    one_node: bool = False
 
 
 class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -76,6 +89,10 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Attributes in which all devices of a block must be equal.
     match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
     distinct_attribute: str = ""  # one in which all must differ; no pool sells that
+    # And these, of the same pool or others: one bid, one price, one lease, all or none.
+    also: Annotated[list[BidNeed], msgspec.Meta(max_length=7)] = []
+    # All of it in one machine, as a pod needs it; `blocks` is then how many such sets.
+    one_node: bool = False
     # Either this or one of these, whichever gains most; the earlier of equals.
     otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
     deadline: str = ""  # RFC 3339: not sold after it

@@ -16,7 +16,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import name_problem
-from bidplane.api.bid import MOST_BLOCKS, MOST_GPUS, BidSpec
+from bidplane.api.bid import MOST_BLOCKS, MOST_GPUS, BidChoice, BidSpec
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
@@ -208,8 +208,24 @@ def shape_problems(spec: BidSpec) -> Iterator[str]:
                 f"{field}: a bid for {choice.share!r} is for one part of one GPU: set gpus to 1,"
                 " and blocks for several"
             )
-        if choice.gpus * choice.blocks > MOST_GPUS:
-            yield f"{field}: it is for {choice.gpus * choice.blocks} GPUs; the most is {MOST_GPUS}"
+        if choice.share and (choice.also or choice.one_node):
+            yield (
+                f"{field}: {choice.share!r} is a part of a GPU, which is sold by itself: bid for it"
+                " alone, without also and oneNode"
+            )
+        if choice.one_node and any(need.blocks > 1 for need in choice.also):
+            yield (
+                f"{field}: with oneNode, blocks says how many sets of all it asks for: say it once,"
+                " not in also"
+            )
+        if (total := _gpus_of(choice)) > MOST_GPUS:
+            yield f"{field}: it is for {total} GPUs; the most is {MOST_GPUS}"
+
+
+def _gpus_of(choice: BidSpec | BidChoice) -> int:
+    if choice.one_node:
+        return choice.blocks * (choice.gpus + sum(need.gpus for need in choice.also))
+    return choice.gpus * choice.blocks + sum(need.gpus * need.blocks for need in choice.also)
 
 
 def problems(kind: Kind, obj: Object) -> list[str]:

@@ -80,11 +80,11 @@ def _remedies(
         case BidReason.NO_FREE_BLOCK:
             return [fewer, wait]
         case BidReason.WALLET_TOO_SMALL:
-            gpus = spec.get("gpus", 1) * spec.get("blocks", 1)
+            gpus = _gpus(spec)
             hour = format_credits(parse_credits(offer) * gpus) if offer else ""
             fund = {"action": "fundWallet", "has": wallet, "costPerHour": hour}
             return [fund, fewer, {"action": "lowerMaxPrice", "annotation": labels.MAX_PRICE}]
-        case BidReason.LARGER_THAN_EVERY_DOMAIN:
+        case BidReason.LARGER_THAN_EVERY_DOMAIN | BidReason.NO_MACHINE_HAS_ALL:
             return [fewer]
         case BidReason.DEADLINE_PASSED:
             return [{"action": "setDeadline", "annotation": labels.DEADLINE}]
@@ -93,6 +93,14 @@ def _remedies(
         case "Bidding" | "Won" | "WaitingForGang":
             return [wait]
     return [{"action": "changePod"}]
+
+
+def _gpus(spec: Object) -> int:
+    """How many a bid asks for in all."""
+    one_node, sets = spec.get("oneNode"), spec.get("blocks", 1)
+    also = sum(need["gpus"] * need.get("blocks", 1) for need in spec.get("also") or ())
+    gpus: int = spec.get("gpus", 1) * sets + also * (sets if one_node else 1)
+    return gpus
 
 
 def differs(new: Object, old: Object | None) -> bool:

@@ -256,7 +256,10 @@ def is_instant(bid: BidView) -> bool:
         bid.instant
         and not bid.problem
         and not bid.term_seconds
-        and all(choice.gpus == choice.blocks == 1 for choice in (bid, *bid.otherwise))
+        and all(
+            choice.gpus == choice.blocks == 1 and not choice.also
+            for choice in (bid, *bid.otherwise)
+        )
     )
 
 

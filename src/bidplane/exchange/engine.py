@@ -33,12 +33,19 @@ from bidplane.core.market.early import fee
 from bidplane.core.market.metering import charged_price
 from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.model import ONE
-from bidplane.exchange import inventory
-from bidplane.exchange.desk import Desk, best_price, terms_for
+from bidplane.exchange import inventory, spanning
+from bidplane.exchange.desk import Desk, best_price
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.moves import make_move, take_up
-from bidplane.exchange.opening import by_name, price_now, round_input, standing_bids, weight_in
-from bidplane.exchange.snapshot import BidView, PoolView, Snapshot
+from bidplane.exchange.opening import (
+    by_name,
+    price_now,
+    round_input,
+    standing_bids,
+    weight_in,
+    weight_of,
+)
+from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
@@ -202,10 +209,12 @@ def _breach(
         here.setdefault(item.pool.name, set()).update(item.where)
         closed.update(item.closed)
     for lease in commit.live_leases():
-        if lease.pool not in here:
+        if any(pool not in here for pool in lease.pool_names):
             continue
         devices = [device.whole for device in lease.devices]
-        gone = any(device not in here[lease.pool] for device in devices) or _is_on(lease, lost)
+        there = [here[pool] for pool in lease.pool_names]
+        gone = any(all(device not in some for some in there) for device in devices)
+        gone = gone or _is_on(lease, lost)
         if lease.phase is Phase.PENDING:
             if gone or (lease.is_kept and not closed.isdisjoint(devices)):
                 leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
@@ -234,13 +243,13 @@ def _raise_bids(commit: Commit, snapshot: Snapshot) -> None:
         lease = None if bid.problem else commit.lease_of_bid(bid.uid)
         if lease is None or lease.phase is not Phase.ACTIVE or is_protected(lease, commit.at):
             continue
-        found = _meant(bid, lease, chains.get(lease.pool, CHAIN))
+        found = _meant(bid, lease, chains)
         offered = max((choice.price for choice in found), default=0)
         if offered > lease.max_price:
             leases.raise_bid(commit, lease.id, offered)
 
 
-def _meant(bid: BidView, lease: Lease, chain: Chain) -> list[BidView]:
+def _meant(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> list[BidView]:
     """
     The alternatives of a bid that its lease is what they ask for. A pool may have changed its
     chain since: then those that ask for most of it.
@@ -248,19 +257,21 @@ def _meant(bid: BidView, lease: Lease, chain: Chain) -> list[BidView]:
     choices = [
         choice
         for choice in (bid, *bid.otherwise)
-        if choice.pool in ("", lease.pool)
+        if all(need.pool in ("", *lease.pool_names) for need in choice.needs)
         and choice.share == lease.share
-        and choice.gpus * choice.blocks <= lease.gpus
+        and choice.asked <= lease.gpus
     ]
-    found = [choice for choice in choices if _sold(choice, chain) == lease.gpus]
-    most = max((choice.gpus * choice.blocks for choice in choices), default=0)
-    return found or [choice for choice in choices if choice.gpus * choice.blocks == most]
+    found = [choice for choice in choices if _sold(choice, lease, chains) == lease.gpus]
+    most = max((choice.asked for choice in choices), default=0)
+    return found or [choice for choice in choices if choice.asked == most]
 
 
-def _sold(choice: BidView, chain: Chain) -> int:
-    if choice.spread or choice.share:
-        return choice.gpus * choice.blocks
-    return (block_size(choice.gpus, chain) or choice.gpus) * choice.blocks
+def _sold(choice: BidView, lease: Lease, chains: Mapping[str, Chain]) -> int:
+    total = 0
+    for need in choice.needs:
+        size = block_size(need.gpus, chains.get(need.pool or lease.pool, CHAIN)) or need.gpus
+        total += (need.gpus if need.spread or need.share else size) * need.blocks
+    return choice.sets * total
 
 
 def _charge_for_early(
@@ -272,6 +283,7 @@ def _charge_for_early(
         if bid.uid not in early or bid.problem or bid.agent not in wallets_of:
             continue
         weight = max((weight_in(bid, item) for item in stocks), default=0)
+        weight = weight_of(bid, stocks) if bid.is_joint else weight
         amount = fee(bid.price, weight)
         wallet = commit.account(wallets_of[bid.agent])
         if amount and wallet is not None and wallet.is_open and wallet.available >= amount:
@@ -293,15 +305,19 @@ def _apply(
 ) -> None:
     """Write down what the round decided. Those who leave go first, so that none waits twice."""
     stocks = {item.lot: item for item in stock}
-    lots = {lot.name: lot for lot in given.lots}
     bids = {bid.uid: bid for bid in snapshot.bids}
     ages = {ask.id: ask.weight - ONE for ask in given.asks}
     for gone in result.displaced:
-        leases.notice(commit, gone.lease, Event.OUTBID, compensation=gone.compensation)
+        leases.notice(
+            commit,
+            gone.lease,
+            Event.OUTBID,
+            compensation=gone.compensation,
+            funds=spanning.by_pool(stocks, gone.funds),
+        )
+    bases = {lot.name: lot.base for lot in given.lots}
     for won in result.won:
-        item, base = stocks[won.lot], lots[won.lot].base
-        seat = inventory.seat(item, won)
-        _win(commit, snapshot, bids[won.ask], won, seat, item.pool, base, ages[won.ask])
+        _win(commit, snapshot, bids[won.ask], won, stocks, bases, ages[won.ask])
     for move in result.moved:  # after who pays for it, so that the fund is never short of it
         make_move(commit, stocks[next(w.lot for w in result.won if w.ask == move.by)], move)
     for kept in result.kept:
@@ -329,15 +345,16 @@ def _win(
     snapshot: Snapshot,
     bid: BidView,
     won: Won,
-    devices: tuple[Device, ...],
-    pool: PoolView,
-    base: int,
+    stocks: Mapping[str, Stock],
+    bases: Mapping[str, int],
     age: int,
 ) -> None:
     agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
     bid = (bid, *bid.otherwise)[won.option]
     wallet = commit.account(wallet_of(agent.uid))
-    terms, levy_percent = terms_for(pool, wallet, heavy=agent.heavy)
+    item = stocks[won.lot]
+    pools = [stocks[lot].pool for lot in won.by_lot] or [item.pool]
+    terms, levy_percent = spanning.terms_in(pools, wallet, heavy=agent.heavy)
     leases.win(
         commit,
         Winner(
@@ -349,12 +366,12 @@ def _win(
             owner=agent.owner,
         ),
         terms,
-        pool=pool.name,
+        pool=item.pool.name,
         domain=won.domain,
-        devices=devices,
+        devices=spanning.seat(stocks, won) if won.by_lot else inventory.seat(item, won),
         max_price=bid.price,
         price=won.price,
-        base=base,
+        base=spanning.base(bases, won),
         owed=won.minimum,
         waits_for=won.waits_for,
         weight=won.weight,
@@ -363,6 +380,8 @@ def _win(
         levy_percent=levy_percent,
         term=Term(bid.term_seconds, bid.renews),
         budget=Budget(bid.budget, bid.work),
+        pools=spanning.pools_of(stocks, bases, won),
+        funds=spanning.by_pool(stocks, won.funds),
     )
 
 

@@ -150,7 +150,7 @@ def shop(
         seller = claimed.get(view.product)
         if seller is not None:
             views[seller.name].append(view)
-    choices = [choice for bid in sorted(bids, key=_age) for choice in (bid, *bid.otherwise)]
+    choices = [need for bid in sorted(bids, key=_age) for need in bid.every_need]
     selecting = [choice for choice in choices if choice.selector]
     stocks: list[Stock] = []
     true_of: dict[tuple[str, str], frozenset[str]] = {}
@@ -187,7 +187,7 @@ class Shelves:
         cards: Mapping[str, Mapping[str, mig.Profile]],
     ) -> Shop:
         # Of the bids, only what they select matters.
-        bids = [bid for bid in bids if any(c.selector for c in (bid, *bid.otherwise))]
+        bids = [bid for bid in bids if any(need.selector for need in bid.every_need)]
         # Snapshots repeat the very objects that have not changed: comparing them takes no time.
         sold = (pools, devices, bids, cards)
         if sold != self._sold:
@@ -281,6 +281,7 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
     return tuple(
         Domain(
             name=name,
+            node=stock.domains[name][0].node,
             size=len(members),
             free=tuple(device_key(device) for device in members if device not in leased),
             cut={
@@ -355,7 +356,7 @@ def incumbents(
                 domain=next(iter(gang)),
                 devices=keys,
                 price=lease.max_price,
-                weight=_weight(lease, at),
+                weight=rank_weight(lease, at),
                 reserve=min(lease.win_base, base),
                 compensation=preemption.compensation(
                     price=lease.price,
@@ -408,7 +409,7 @@ def seat(stock: Stock, won: Won | Moved) -> tuple[Device, ...]:
     )
 
 
-def _weight(lease: Lease, at: int) -> int:
+def rank_weight(lease: Lease, at: int) -> int:
     """A lease sold between rounds has outbid nobody yet: it gains no rank in its first epoch."""
     if lease.instant and at < lease.active_at + 1000 * lease.epoch_seconds:
         return ONE

@@ -73,7 +73,9 @@ def take_up(
 
 
 def _can_take_up(bid: BidView, kept: Lease, shop: Shop, chain: Chain) -> bool:
-    if bid.share != kept.share or bid.spread or bid.blocks != 1 or bid.term_seconds:
+    if bid.is_joint or bid.share != kept.share or bid.term_seconds:
+        return False
+    if bid.spread or bid.blocks != 1:
         return False
     where = [item.lot for item in shop.stocks if kept.devices[0].whole in item.where]
     # A block of a size that is sold no more is still whose bid asks for exactly as much.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -14,13 +15,13 @@ from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preem
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.core.placement import sizes_of
-from bidplane.exchange import inventory
+from bidplane.exchange import inventory, spanning
 from bidplane.exchange.desk import Kept
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.ledger import budgets, leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.records import LotPrice, fund_of, wallet_of
+from bidplane.ledger.records import Lease, LotPrice, fund_of, wallet_of
 
 Refusals = dict[str, tuple[BidReason, str]]  # by uid, bids that no lot can serve as they are
 
@@ -38,7 +39,7 @@ def round_input(
     lots: list[Lot] = []
     running: list[Incumbent] = []
     prices = {item.lot: price_now(commit, item) for item in shop.stocks}
-    _seed_funds(commit, shop.stocks, prices)
+    _seed_funds(commit, shop.stocks, prices, live)
     sizes: dict[str, int] = {}
     for item in shop.stocks:
         sizes[item.pool.name] = sizes.get(item.pool.name, 0) + item.devices
@@ -65,6 +66,13 @@ def round_input(
             )
         )
         running += inventory.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
+    running += spanning.incumbents(
+        shop.stocks,
+        live,
+        known={incumbent.id for incumbent in running},
+        bases={lot: price.base for lot, price in prices.items()},
+        at=commit.at,
+    )
     asks, refused = _asks(commit, snapshot, standing, shop)
     available = {
         agent.name: wallet.available
@@ -87,7 +95,7 @@ def _waiting(standing: Sequence[BidView], item: Stock) -> set[int]:
     blocks = blocks_in(map(len, item.domains.values()), pool.chain)
     found: set[int] = set()
     for bid in standing:
-        for choice in (bid, *bid.otherwise):
+        for choice in bid.every_need:
             if choice.share or choice.pool not in ("", pool.name):
                 continue
             if choice.spread:
@@ -98,14 +106,23 @@ def _waiting(standing: Sequence[BidView], item: Stock) -> set[int]:
     return found
 
 
-def _seed_funds(commit: Commit, stocks: Sequence[Stock], prices: Mapping[str, LotPrice]) -> None:
+def _seed_funds(
+    commit: Commit,
+    stocks: Sequence[Stock],
+    prices: Mapping[str, LotPrice],
+    live: Sequence[Lease],
+) -> None:
+    # A lease of several pools may have stricter terms than each of them: a fund covers those.
+    several = [lease for lease in live if lease.pools]
     for pool in {item.pool.name: item.pool for item in stocks}.values():
+        mine = [leases.terms_of(lease) for lease in several if pool.name in lease.pool_names]
+        terms = spanning.strictest([pool.terms, *mine])
         wanted = sum(
             preemption.seed(
                 preemption.seed_price(pool.floor, prices[item.lot].base),
                 item.devices,
-                pool.terms.notice_seconds,
-                pool.terms.restart_seconds,
+                terms.notice_seconds,
+                terms.restart_seconds,
             )
             for item in stocks
             if item.pool.name == pool.name
@@ -128,20 +145,41 @@ def _asks(
         able: list[Ask] = []
         why: list[tuple[BidReason, str]] = []
         for option, choice in enumerate((bid, *bid.otherwise)):
-            lots = shop.lots_for(choice)
-            if lots and isinstance(lots[0], BidReason):
-                why.append(lots)  # type: ignore[arg-type]
+            made = _routable(_ask(choice, owners, shop.stocks, ages[bid.uid]), choice, shop)
+            if isinstance(made, Ask):
+                able.append(msgspec.structs.replace(made, option=option))
             else:
-                ask = _ask(choice, owners, shop.stocks, ages[bid.uid])
-                # A pool nobody has is named to the round, which says so.
-                lot = "" if lots else choice.pool
-                able.append(msgspec.structs.replace(ask, lot=lot, lots=lots, option=option))
+                why.append(made)
         if able:
             first, *rest = able
             asks.append(msgspec.structs.replace(first, otherwise=tuple(rest)))
         else:
             refused[bid.uid] = why[0]
     return asks, refused
+
+
+def _routable(ask: Ask, bid: BidView, shop: Shop) -> Ask | tuple[BidReason, str]:
+    """The ask, with the lots that will do for each of its needs; or why one cannot be served."""
+    needs = []
+    for at, need in enumerate((bid, *bid.also)):
+        lots = shop.lots_for(need)
+        if lots and isinstance(lots[0], BidReason):
+            return lots[0], lots[1] if at == 0 else f"also[{at - 1}]: {lots[1]}"
+        part = ask if at == 0 else msgspec.structs.replace(ask, **_shape(need), hold={})
+        # A pool nobody has is named to the round, which says so.
+        lot = "" if lots else need.pool
+        needs.append(msgspec.structs.replace(part, lot=lot, lots=lots))
+    first, *also = needs
+    return msgspec.structs.replace(first, also=tuple(also), one_node=bid.one_node)
+
+
+def _shape(need: BidView) -> dict[str, Any]:
+    return {
+        "gpus": need.gpus,
+        "blocks": need.blocks,
+        "spread": need.spread,
+        "share": need.share,
+    }
 
 
 def _over_budget(
@@ -157,12 +195,7 @@ def _over_budget(
         key = wallets_of[bid.agent], bid.work
         left = budgets.left(commit, *key, bid.budget) - promised.get(key, 0)
         needed = max(
-            (
-                _hold(choice, item)
-                for choice in (bid, *bid.otherwise)
-                for item in stocks
-                if choice.pool in ("", item.pool.name)
-            ),
+            (hold for choice in (bid, *bid.otherwise) for hold in _holds(choice, stocks).values()),
             default=0,
         )
         if needed <= left:
@@ -176,9 +209,22 @@ def _over_budget(
     return over
 
 
-def _hold(bid: BidView, item: Stock) -> int:
-    """What it must hold to win there."""
-    return leases.hold_for(bid.price, weight_in(bid, item), item.pool.terms, bid.term_seconds)
+def _holds(bid: BidView, stocks: Sequence[Stock]) -> dict[str, int]:
+    """By lot, what it must hold to win there; of several lots at once, whichever they are."""
+    if not bid.is_joint:
+        return {
+            item.lot: leases.hold_for(
+                bid.price, weight_in(bid, item), item.pool.terms, bid.term_seconds
+            )
+            for item in stocks
+            if bid.pool in ("", item.pool.name)
+        }
+    able = [item for item in stocks for need in bid.needs if need.pool in ("", item.pool.name)]
+    if not able:
+        return {}
+    terms = spanning.strictest(item.pool.terms for item in able)
+    hold = leases.hold_for(bid.price, weight_of(bid, stocks), terms, bid.term_seconds)
+    return {item.lot: hold for item in able}
 
 
 def standing_bids(commit: Commit, snapshot: Snapshot) -> list[BidView]:
@@ -208,15 +254,12 @@ def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[Stock], age: 
         id=bid.uid,
         agent=bid.agent,
         owner=owners[bid.agent],
-        gpus=bid.gpus,
+        **_shape(bid),
         price=bid.price,
-        blocks=bid.blocks,
-        spread=bid.spread,
-        share=bid.share,
         weight=ONE + age,
         premium=preemption.TERM_PREMIUM_PERCENT if bid.term_seconds else 0,
         tie=((bid.created + 1) << 32) | chance,
-        hold={item.lot: _hold(bid, item) for item in stocks if bid.pool in ("", item.pool.name)},
+        hold=_holds(bid, stocks),
     )
 
 
@@ -228,6 +271,14 @@ def weight_in(bid: BidView, item: Stock) -> int:
     if bid.spread:
         return GPU_WEIGHT * bid.gpus
     return GPU_WEIGHT * (block_size(bid.gpus, item.pool.chain) or bid.gpus) * bid.blocks
+
+
+def weight_of(bid: BidView, stocks: Sequence[Stock]) -> int:
+    """The most it would pay of its price, for all that it needs at once."""
+    return bid.sets * sum(
+        max((weight_in(need, i) for i in stocks if need.pool in ("", i.pool.name)), default=0)
+        for need in bid.needs
+    )
 
 
 STANDING_MOST = 1000  # bids of one owner

@@ -211,7 +211,7 @@ def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
     spec = LeaseSpec(
         agent=lease.agent,
         bid=BidReference(namespace=lease.bid_namespace, name=lease.bid_name, uid=lease.bid_uid),
-        pool=lease.pool,
+        pool=" + ".join(lease.pool_names),
         node=devices[0].node,
         devices=list(devices),
         max_price=format_credits(lease.max_price),

@@ -76,6 +76,8 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     match: tuple[str, ...] = ()
     distinct: str = ""
     otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
+    also: tuple[BidView, ...] = ()  # what it needs beside, all or none
+    one_node: bool = False  # all of it in one machine; `blocks` counts such sets
     deadline: int = 0  # seconds; 0 is none
     term_seconds: int = 0
     renews: bool = True
@@ -86,6 +88,33 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     created: int = 0  # seconds
     problem: str = ""  # why it cannot be read
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
+
+    @property
+    def is_joint(self) -> bool:
+        return bool(self.also) or self.one_node
+
+    @property
+    def needs(self) -> tuple[BidView, ...]:
+        """What it needs at once; of sets, what one of them has."""
+        if not self.one_node:
+            return (self, *self.also)
+        return (msgspec.structs.replace(self, blocks=1), *self.also)
+
+    @property
+    def sets(self) -> int:
+        return self.blocks if self.one_node else 1
+
+    @property
+    def asked(self) -> int:
+        """How many GPUs, or parts of one, in all."""
+        return self.sets * sum(need.gpus * need.blocks for need in self.needs)
+
+    @property
+    def every_need(self) -> Iterator[BidView]:
+        """Of all its alternatives."""
+        for choice in (self, *self.otherwise):
+            yield choice
+            yield from choice.also
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -311,7 +340,7 @@ def bid_view(bid: Object) -> BidView | None:
 
 
 def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
-    return msgspec.structs.replace(
+    made = msgspec.structs.replace(
         view,
         gpus=choice.gpus,
         price=parse_price(choice.max_price),
@@ -322,7 +351,22 @@ def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
         selector=choice.selector,
         match=tuple(choice.match_attribute),
         distinct=choice.distinct_attribute,
+        one_node=choice.one_node,
     )
+    also = tuple(
+        msgspec.structs.replace(
+            view,
+            price=made.price,
+            gpus=need.gpus,
+            pool=need.pool,
+            blocks=need.blocks,
+            spread=need.spread,
+            selector=need.selector,
+            match=tuple(need.match_attribute),
+        )
+        for need in choice.also
+    )
+    return msgspec.structs.replace(made, also=also)
 
 
 def _budget(text: str) -> int:

@@ -22,6 +22,7 @@ from bidplane.ledger.rounds import without_round
 # A bid that can never win as it is. The others stand, and may win when something changes.
 _REFUSALS = (
     BidReason.LARGER_THAN_EVERY_DOMAIN,
+    BidReason.NO_MACHINE_HAS_ALL,
     BidReason.NO_SUCH_POOL,
     BidReason.SHAPE_NOT_SOLD,
     BidReason.SELECTOR_TOO_FINE,
@@ -101,7 +102,7 @@ def won_status(bid: BidView, lease: Lease) -> BidStatus:
             if over
             else _how_won(bid, lease)
         ),
-        pool=lease.pool,
+        pool=" + ".join(lease.pool_names),
         lease=lease_name(lease.id),
         gpus_sold=lease.gpus,
         share_sold=lease.share,
@@ -111,15 +112,22 @@ def won_status(bid: BidView, lease: Lease) -> BidStatus:
 def _how_won(bid: BidView, lease: Lease) -> str:
     if lease.instant or lease.moved_from:
         return without_round(lease)
-    return explain_win(_asked(bid, lease), lease.gpus, lease.win_price, lease.pool, lease.share)
+    return explain_win(
+        _asked(bid, lease),
+        lease.gpus,
+        lease.win_price,
+        lease.pool,
+        lease.share,
+        by_lot=lease.gpus_by_pool,
+    )
 
 
 def _asked(bid: BidView, lease: Lease) -> int:
     """How many GPUs the alternative that won had asked for."""
     asked = (
-        choice.gpus * choice.blocks
+        choice.asked
         for choice in (bid, *bid.otherwise)
-        if choice.price == lease.max_price and choice.gpus * choice.blocks <= lease.gpus
+        if choice.price == lease.max_price and choice.asked <= lease.gpus
     )
     return max(asked, default=0) or lease.gpus
 
@@ -129,7 +137,7 @@ def _lost_status(loss: Lost, number: int, wallet: str) -> BidStatus:
         phase=BidPhase.REFUSED if loss.reason in _REFUSALS else BidPhase.WAITING,
         reason=loss.reason,
         message=explain(loss),
-        pool=loss.lot,
+        pool=" + ".join(loss.by_lot) or loss.lot,
         price_to_win="" if loss.price_to_win is None else format_credits(loss.price_to_win),
         wallet=wallet,
         round=number,

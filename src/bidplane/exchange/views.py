@@ -20,7 +20,7 @@ from bidplane.core.market import (
     RoundResult,
     Won,
 )
-from bidplane.core.market.explain import explain, explain_win
+from bidplane.core.market.explain import explain, explained_win, where
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
 from bidplane.exchange.snapshot import lease_name
@@ -184,14 +184,14 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         message="",
         round=record.number,
         at=stamp(record.at),
-        gpus_asked=ask.gpus * ask.blocks,
+        gpus_asked=ask.asked,
         offer=format_credits(ask.price),
     )
     if won is not None:
         return msgspec.structs.replace(
             known,
-            message=explain_win(ask.gpus * ask.blocks, won.gpus, won.price, won.lot, won.share),
-            pool=won.lot,
+            message=explained_win(ask, won),
+            pool=where(won),
             gpus_sold=won.gpus,
             price=format_credits(won.price),
             cost_per_hour=format_credits(rent(won.price, won.weight, SECONDS_PER_HOUR)),
@@ -206,7 +206,7 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         event="Lost",
         reason=loss.reason.value,
         message=explain(loss),
-        pool=loss.lot,
+        pool=where(loss),
         gpus_sold=loss.gpus,
         price_to_win="" if to_win is None else format_credits(to_win),
         cost_per_hour=""
@@ -228,14 +228,8 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         api.Outcome(
             agent=asks[win.ask].agent,
             event="Won",
-            message=explain_win(
-                _option(asks[win.ask], win).gpus * _option(asks[win.ask], win).blocks,
-                win.gpus,
-                win.price,
-                win.lot,
-                win.share,
-            ),
-            pool=win.lot,
+            message=explained_win(_option(asks[win.ask], win), win),
+            pool=where(win),
             bid=win.ask,
             gpus=win.gpus,
             share=win.share,
@@ -249,7 +243,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
             agent=asks[loss.ask].agent,
             event="Lost",
             message=explain(loss),
-            pool=loss.lot,
+            pool=where(loss),
             bid=loss.ask,
             gpus=loss.gpus,
             share=loss.share,
@@ -263,9 +257,9 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
             agent=running[gone.lease].agent,
             event="Displaced",
             message=f"outbid; compensated with {format_credits(gone.compensation)}",
-            pool=running[gone.lease].lot,
+            pool=" + ".join(part.lot for part in parts_of(running[gone.lease])),
             lease=lease_name(gone.lease),
-            gpus=running[gone.lease].gpus,
+            gpus=sum(part.gpus for part in parts_of(running[gone.lease])),
             share=running[gone.lease].share,
             offer=format_credits(running[gone.lease].price),
             compensation=format_credits(gone.compensation),
@@ -290,6 +284,11 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         for move in result.moved
     ]
     return won + displaced + moved + lost
+
+
+def parts_of(lease: Incumbent) -> tuple[Incumbent, ...]:
+    """What it has in each lot."""
+    return (lease, *lease.also)
 
 
 def _seat(one: Incumbent | Moved) -> str:
@@ -347,7 +346,7 @@ def lease_view(lease: Lease, now: int) -> api.LeaseView:
     return api.LeaseView(
         name=lease_name(lease.id),
         agent=lease.agent,
-        pool=lease.pool,
+        pool=" + ".join(lease.pool_names),
         node=lease.node,
         devices=list(lease.devices),
         phase=lease.phase.value,

@@ -7,6 +7,7 @@ notice, at release. A bill captures the lease's open hold, so it cannot exceed i
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +25,15 @@ from bidplane.core.market.metering import (
 )
 from bidplane.ledger import budgets
 from bidplane.ledger.commit import BrokenPromise, Commit
-from bidplane.ledger.records import REVENUE, Hold, Lease, TransferKind, fund_of, lease_id
+from bidplane.ledger.records import (
+    REVENUE,
+    Hold,
+    Lease,
+    PoolPart,
+    TransferKind,
+    fund_of,
+    lease_id,
+)
 
 CLAIM_MILLISECONDS = 60_000  # a lease that is ready and not claimed by then is released
 
@@ -63,6 +72,7 @@ class Winner(NamedTuple):
 
 
 _NO_TERM = Term()
+_ITS_OWN: Mapping[str, int] = {}  # the fund of its own pool
 _NO_BUDGET = Budget()
 
 
@@ -100,10 +110,13 @@ def win(
     term: Term = _NO_TERM,
     moved_from: str = "",
     budget: Budget = _NO_BUDGET,
+    pools: tuple[PoolPart, ...] = (),
+    funds: Mapping[str, int] = _ITS_OWN,
 ) -> Lease:
     """
     A new lease, its hold opened. It is ready once all of `waits_for` have left. Without a
-    `weight` its devices are whole.
+    `weight` its devices are whole. `pools`: what of it is of which, if of several.
+    `funds`: by pool, what of `owed` its fund gets, if not its own pool's gets all.
 
     What it owes to those it displaces is rent paid ahead, into the fund that compensates
     them: so the fund is as full after a round as before it, whoever displaced whom.
@@ -135,18 +148,22 @@ def win(
         moved_from=moved_from,
         budget=budget.amount,
         work=budget.work,
+        pools=pools,
         won_at=commit.at,
         ready_at=0 if waits_for else commit.at,
     )
-    if owed:
-        commit.transfer(
-            f"preemption/{lease.id}",
-            TransferKind.PREEMPTION,
-            debit=lease.wallet,
-            credit=fund_of(pool),
-            amount=owed,
-            lease=lease.id,
-        )
+    if funds and sum(funds.values()) != owed:
+        raise BrokenPromise(f"lease {lease.id}: the funds get {funds}, and {owed} is owed")
+    for name, amount in funds.items() or ((pool, owed),):
+        if amount:
+            commit.transfer(
+                _transfer_id(f"preemption/{lease.id}", name, funds),
+                TransferKind.PREEMPTION,
+                debit=lease.wallet,
+                credit=fund_of(name),
+                amount=amount,
+                lease=lease.id,
+            )
     lease = _open_hold(commit, lease, hold_for(max_price, weight, terms, term.seconds) - owed)
     commit.add_lease(lease)
     return lease
@@ -269,19 +286,32 @@ def reprice(commit: Commit, id: str, price: int) -> None:
     commit.change_lease(_metered(msgspec.structs.replace(lease, price=price), meter))
 
 
-def notice(commit: Commit, id: str, event: Event, *, compensation: int = 0) -> Lease:
-    """Outbid or out of money: billed to now, compensated, and given time to save its work."""
+def notice(
+    commit: Commit,
+    id: str,
+    event: Event,
+    *,
+    compensation: int = 0,
+    funds: Mapping[str, int] = _ITS_OWN,
+) -> Lease:
+    """
+    Outbid or out of money: billed to now, compensated, and given time to save its work.
+    `funds`: by pool, what of the compensation its fund pays, if not its own pool's pays all.
+    """
     lease, left = _bill(commit, _lease(commit, id))
     lease = _open_hold(commit, lease, left)
-    if compensation:
-        commit.transfer(
-            f"compensation/{id}",
-            TransferKind.COMPENSATION,
-            debit=fund_of(lease.pool),
-            credit=lease.wallet,
-            amount=compensation,
-            lease=id,
-        )
+    if funds and sum(funds.values()) != compensation:
+        raise BrokenPromise(f"lease {id}: the funds pay {funds}, and {compensation} is owed")
+    for name, amount in funds.items() or ((lease.pool, compensation),):
+        if amount:
+            commit.transfer(
+                _transfer_id(f"compensation/{id}", name, funds),
+                TransferKind.COMPENSATION,
+                debit=fund_of(name),
+                credit=lease.wallet,
+                amount=amount,
+                lease=id,
+            )
     lease = msgspec.structs.replace(
         lease,
         phase=after(lease.phase, event),
@@ -432,22 +462,44 @@ def _bill(commit: Commit, lease: Lease, *, least: int = 0) -> tuple[Lease, int]:
     due = min(max(meter.due, least - lease.charged), hold.amount)
     commit.close_hold(hold, captured=due)
     levy = preemption.levy(due, lease.levy_percent)
-    for kind, credit, amount in (
-        (TransferKind.RENT, REVENUE, due - levy),
-        (TransferKind.LEVY, fund_of(lease.pool), levy),
+    levies = shared_out(levy, [(p.pool, p.worth) for p in lease.pools] or [(lease.pool, 1)])
+    bill = f"{lease.id}/{lease.holds}"
+    for id, kind, credit, amount in (
+        (f"rent/{bill}", TransferKind.RENT, REVENUE, due - levy),
+        *(
+            (
+                _transfer_id(f"levy/{bill}", name, lease.pools),
+                TransferKind.LEVY,
+                fund_of(name),
+                part,
+            )
+            for name, part in levies.items()
+        ),
     ):
         if amount:
             commit.transfer(
-                f"{kind}/{lease.id}/{lease.holds}",
-                kind,
-                debit=lease.wallet,
-                credit=credit,
-                amount=amount,
-                lease=lease.id,
+                id, kind, debit=lease.wallet, credit=credit, amount=amount, lease=lease.id
             )
     billed = meter.billed() if due == meter.due else Meter(0, meter.until)
     lease = msgspec.structs.replace(lease, charged=lease.charged + due, settled_at=commit.at)
     return _metered(lease, billed), hold.amount - due
+
+
+def shared_out(amount: int, weights: Sequence[tuple[str, int]]) -> dict[str, int]:
+    """An amount by weight, to the last micro-credit: the parts make the whole."""
+    total = sum(weight for _, weight in weights)
+    parts: dict[str, int] = {}
+    before = given = 0
+    for name, weight in weights:
+        before += weight
+        parts[name] = amount * before // total - given
+        given += parts[name]
+    return parts
+
+
+def _transfer_id(id: str, pool: str, several: Collection[object]) -> str:
+    """What is one transfer, unless it comes from or goes to the funds of several pools."""
+    return f"{id}/{pool}" if several else id
 
 
 def _metered(lease: Lease, meter: Meter) -> Lease:

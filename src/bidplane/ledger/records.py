@@ -9,10 +9,12 @@ from __future__ import annotations
 import enum
 import hashlib
 import itertools
+from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.lease import Device, Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.market.metering import MICRO_CREDIT, Meter
 
 
@@ -58,6 +60,16 @@ def wallet_of(uid: str) -> str:
 def lease_id(bid_uid: str) -> str:
     """A bid wins at most once, so what it wins can be named after it."""
     return hashlib.sha256(bid_uid.encode()).hexdigest()[:16]
+
+
+class PoolPart(NamedTuple):
+    """What a lease of several pools has of one."""
+
+    pool: str
+    weight: int  # in 56ths of a GPU
+    # At the base prices of its win: its levy is each pool's by this. A GPU costs the lease the
+    # same wherever it is, and an expensive pool's fund has more to cover.
+    worth: int
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +177,17 @@ class Lease(Record, frozen=True, kw_only=True):
     work: str = ""  # what its budget is for, by a name of its agent's
     moved_from: str = ""  # it keeps devices for the holder of that lease, which moves there
     up_at: int = 0  # when what runs on it was ready
+    # Since schema 7. What of it is of which pool; () where all of it is of `pool`.
+    pools: tuple[PoolPart, ...] = ()
+
+    @property
+    def pool_names(self) -> tuple[str, ...]:
+        return tuple(part.pool for part in self.pools) or (self.pool,)
+
+    @property
+    def gpus_by_pool(self) -> dict[str, int]:
+        """Of several pools: how many of each."""
+        return {part.pool: part.weight // GPU_WEIGHT for part in self.pools}
 
     @property
     def gpus(self) -> int:

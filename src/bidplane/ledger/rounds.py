@@ -10,7 +10,7 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
-from bidplane.core.market.explain import explain, explain_move, explain_sale, explain_win
+from bidplane.core.market.explain import explain, explain_move, explain_sale, explained_win
 from bidplane.errors import UserError
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Lease, Round, lease_id
@@ -87,8 +87,7 @@ def _sentence(ledger: Ledger, ask: Ask, result: RoundResult) -> str:
         if won.ask == ask.id:
             hourly = format_credits(rent(won.price, won.weight, _HOUR))
             chosen = ask.choices[won.option]
-            asked = chosen.gpus * chosen.blocks
-            said = explain_win(asked, won.gpus, won.price, won.lot, won.share)
+            said = explained_win(chosen, won)
             offered = f"it offered {format_credits(chosen.price)}, and one less than the price"
             ending = _ending(ledger, ask.id)
             return f"{said}, {hourly} an hour; {offered} would have lost{ending}"

@@ -74,6 +74,7 @@ CREATE TABLE lease (
     sequence INTEGER NOT NULL,
     budget INTEGER NOT NULL DEFAULT 0, work TEXT NOT NULL DEFAULT '',
     moved_from TEXT NOT NULL DEFAULT '', up_at INTEGER NOT NULL DEFAULT 0,
+    pools TEXT NOT NULL DEFAULT '[]',
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
@@ -97,7 +98,7 @@ CREATE TABLE journal (
 """
 
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -116,6 +117,9 @@ ALTER TABLE account ADD COLUMN start_ms INTEGER NOT NULL DEFAULT 0;
     6: """
 ALTER TABLE account ADD COLUMN team TEXT NOT NULL DEFAULT '';
 ALTER TABLE account ADD COLUMN marks TEXT NOT NULL DEFAULT '';
+""",
+    7: """
+ALTER TABLE lease ADD COLUMN pools TEXT NOT NULL DEFAULT '[]';
 """,
 }
 
@@ -160,8 +164,10 @@ class Table(Generic[R]):
 
     def whole(self, row: list[Value]) -> list[Value]:
         """A row of the journal, with the defaults of columns that came after it was written."""
-        fields = msgspec.structs.fields(self.record)[len(row) :]
-        return [*row, *(_encode(f.default, as_json=False) for f in fields)]
+        later = list(zip(msgspec.structs.fields(self.record), self._as_json, strict=True))[
+            len(row) :
+        ]
+        return [*row, *(_encode(field.default, as_json) for field, as_json in later)]
 
     def journalled(self, row: Row) -> Sequence[Value]:
         """The row as the journal repeats it. What is large is there by its hash."""

@@ -120,7 +120,7 @@ class _Replay:
                 self._hold(name, key, before, values)
                 touched.add(values["account"])
             case "lease":
-                self._lease(key, before, values)
+                self._lease(name, key, before, values)
 
     def _move(self, account: str, amount: int, touched: set[str]) -> None:
         self._posted[account] = self._posted.get(account, 0) + amount
@@ -134,7 +134,11 @@ class _Replay:
         change -= before["amount"] if before is not None else 0
         self._held[account] = self._held.get(account, 0) + change
 
-    def _lease(self, key: str, before: Values | None, values: Values) -> None:
+    def _lease(self, name: str, key: str, before: Values | None, values: Values) -> None:
+        weights = [weight for _, weight, _ in msgspec.json.decode(values["pools"])]
+        if weights and sum(weights) != values["weight"]:
+            makes = f"its pools make {sum(weights)}, it pays for {values['weight']}"
+            raise _Broken(f"{name}: lease {key}: {makes}")
         for slot in _slots(before) if before else ():
             self._users[slot].discard(key)
         if values["phase"] == Phase.RELEASED:

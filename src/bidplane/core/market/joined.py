@@ -351,6 +351,7 @@ def _told(loss: Lost, ask: Ask, block: Block, price: int | None, left: Room) -> 
     return msgspec.structs.replace(
         loss,
         by_lot=block.by_lot,
+        one_node=ask.one_node,
         missing=tuple(lot for lot, part in block.lots if not left.lots[lot].fits(part)),
     )
 

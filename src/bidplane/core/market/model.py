@@ -105,6 +105,13 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.also) or self.one_node
 
     @property
+    def asked(self) -> int:
+        """How many GPUs, or parts of one, in all."""
+        if self.one_node:
+            return self.blocks * (self.gpus + sum(need.gpus for need in self.also))
+        return self.gpus * self.blocks + sum(need.gpus * need.blocks for need in self.also)
+
+    @property
     def offered(self) -> int:
         """What it competes with: its price without the premium."""
         return self.price * 100 // (100 + self.premium)
@@ -234,6 +241,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""  # where there was no room: what of the lot nobody new gets now
     by_lot: dict[str, int] = {}  # of several lots: how many of each
     missing: tuple[str, ...] = ()  # of those, where somebody is in its way
+    one_node: bool = False  # all of it had to be in one machine
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):

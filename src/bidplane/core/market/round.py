@@ -87,6 +87,7 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
             weight=weight_of(block, lot.leaves if lot else ()),
             largest=entry.largest,
             by_lot=block.by_lot if isinstance(block, Joint) else {},
+            one_node=ask.one_node,
         )
         if entry.problem or lot is None:
             refused.append(Refused(ask, loss, block))
