@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import block_size
+from bidplane.core.chain import CHAIN, block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -169,7 +169,7 @@ def _devices(lease: Incumbent) -> list[str]:
 def _sizes_of(ask: Ask) -> list[int]:
     found = []
     for need in (ask, *ask.also):
-        one = [block_size(need.gpus) or 0]
+        one = [block_size(need.gpus, CHAIN) or 0]
         if need.spread:
             one = [n for n in (4, 2, 1) if need.gpus & n]
             found += one * (ask.blocks if ask.one_node else 1)

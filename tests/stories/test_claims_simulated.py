@@ -12,10 +12,20 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
-from bidplane.node.fleet import Fleet, NodeDeclaration
+from bidplane.node.fleet import Card, Fleet, NodeDeclaration
 from bidplane.sim.loop import run
 from bidplane.sim.world import World
 
+# Two cards on sixteen lanes and one on four, beside each other; and one of each kind, apart.
+BOX = Fleet(
+    nodes=[
+        NodeDeclaration(
+            name="box", product="RTX-6000", cards=[Card(width=16), Card(width=16), Card(width=4)]
+        ),
+        NodeDeclaration(name="wide", product="RTX-6000", cards=[Card(width=16)]),
+        NodeDeclaration(name="slim", product="RTX-6000", cards=[Card(width=4)]),
+    ]
+)
 FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=8)])
 BETA = Kind("resource.k8s.io", "v1beta1", "ResourceClaimTemplate", "resourceclaimtemplates")
 TAUGHT = "device.attributes['pcie'].linkWidth == 16"
@@ -77,10 +87,37 @@ def claim(name: str, count: int, *selectors: str) -> dict[str, Any]:
     }
 
 
-def played(story: Callable[[World], Awaitable[None]]) -> None:
+def lanes(width: int) -> str:
+    """A selector."""
+    return f'device.attributes["bidplane.dev"].pcieLinkWidth == {width}'
+
+
+def requests(name: str, **counts: int) -> dict[str, Any]:
+    """A claim of so many cards on sixteen lanes (`wide`) and on four (`slim`)."""
+    widths = {"wide": 16, "slim": 4}
+    made = [
+        {
+            "name": kind,
+            "exactly": {
+                "deviceClassName": "gpu.bidplane.dev",
+                "count": count,
+                "selectors": [{"cel": {"expression": lanes(widths[kind])}}],
+            },
+        }
+        for kind, count in counts.items()
+    ]
+    return {
+        "apiVersion": RESOURCE_CLAIM.api_version,
+        "kind": RESOURCE_CLAIM.kind,
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": made}},
+    }
+
+
+def played(story: Callable[[World], Awaitable[None]], fleet: Fleet = FLEET) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            world = World(Path(folder), FLEET)
+            world = World(Path(folder), fleet)
             try:
                 await world.start_all()
                 spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
@@ -223,3 +260,73 @@ def test_an_attribute_nobody_has_is_refused_by_name() -> None:
         assert "did you mean bidplane.dev/linkDomain?" in message, message
 
     played(story)
+
+
+def test_several_requests_are_one_bid_for_all_of_them_in_one_machine() -> None:
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        await plane.create(RESOURCE_CLAIM, requests("both", wide=2, slim=1), "default")
+        await plane.create(POD, pod("both", resourceClaimName="both"), "default")
+
+        async def runs() -> bool:
+            return await phase(world, "both") == "Running"
+
+        await world.until(runs, within=120)
+        (bid,) = (await plane.list(BID)).items
+        assert bid["spec"]["oneNode"] is True
+        assert [need["gpus"] for need in bid["spec"]["also"]] == [1]
+        (lease,) = (await host.list(GPU_LEASE)).items
+        assert lease["spec"]["node"] == "box"
+        held = {device["name"] for device in lease["spec"]["devices"]}
+        assert len(held) == 3
+        claimed = await plane.get(RESOURCE_CLAIM, "both", "default")
+        results = claimed["status"]["allocation"]["devices"]["results"]
+        assert sorted(one["request"] for one in results) == ["slim", "wide", "wide"]
+        assert {one["device"] for one in results} == held
+        # And what runs has all three, on the host.
+        (running,) = [p for p in (await host.list(POD)).items if p["spec"]["nodeName"] == "box"]
+        (name,) = [one["resourceClaimName"] for one in running["spec"]["resourceClaims"]]
+        pinned = await host.get(RESOURCE_CLAIM, name, running["metadata"]["namespace"])
+        results = pinned["status"]["allocation"]["devices"]["results"]
+        assert {one["device"] for one in results} == held
+
+    played(story, BOX)
+
+
+def test_with_room_in_one_lot_only_it_waits_and_is_told_which_is_taken() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        # The card on four lanes of the box goes first, to a pod that needs no other beside it.
+        await plane.create(RESOURCE_CLAIM, requests("one", wide=1, slim=1), "default")
+        await plane.create(POD, pod("one", resourceClaimName="one"), "default")
+
+        async def runs(name: str = "one") -> bool:
+            return await phase(world, name) == "Running"
+
+        await world.until(runs, within=120)
+        await plane.create(RESOURCE_CLAIM, requests("both", wide=1, slim=1), "default")
+        await plane.create(POD, pod("both", resourceClaimName="both"), "default")
+        message = await said(world, "both", "Outbid")
+        # One on four lanes is free in another machine, one on sixteen in this: never both.
+        assert "1 GPU in rtx-6000/" in message, message
+        assert "in one machine, all or none" in message, message
+        assert "would have won" in message, message
+        assert await phase(world, "both") == "Pending"
+
+        async def served() -> bool:
+            return await runs("both")
+
+        await world.until(served, within=300)  # when the first has ended
+
+    played(story, BOX)
+
+
+def test_what_no_machine_has_together_is_refused_by_name() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        await plane.create(RESOURCE_CLAIM, requests("two", wide=1, slim=1), "default")
+        await plane.create(POD, pod("two", resourceClaimName="two"), "default")
+        message = await said(world, "two", "NoMachineHasAll")
+        assert message.startswith("no machine has all of what it asks for")
+
+    played(story, Fleet(nodes=BOX.nodes[1:]))

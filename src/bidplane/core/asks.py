@@ -222,6 +222,14 @@ def shape_problems(spec: BidSpec) -> Iterator[str]:
             yield f"{field}: it is for {total} GPUs; the most is {MOST_GPUS}"
 
 
+def gpus_asked(spec: Object) -> int:
+    """How many a Bid as it is written asks for in all."""
+    sets = spec.get("blocks", 1)
+    also = sum(need["gpus"] * need.get("blocks", 1) for need in spec.get("also") or ())
+    gpus: int = spec.get("gpus", 1) * sets + also * (sets if spec.get("oneNode") else 1)
+    return gpus
+
+
 def _gpus_of(choice: BidSpec | BidChoice) -> int:
     if choice.one_node:
         return choice.blocks * (choice.gpus + sum(need.gpus for need in choice.also))

@@ -9,6 +9,7 @@ written as a block of the market becomes a bid; any other is refused, with the f
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -22,7 +23,7 @@ from bidplane.core.cel import devices as cel
 from bidplane.core.claims import ClaimError, read_claim, read_slices
 from bidplane.core.claims.fast import Fleet, Placed
 from bidplane.core.claims.hints import rewritten
-from bidplane.core.claims.model import Claim, Request, taken_by
+from bidplane.core.claims.model import Claim, Constraint, Request, taken_by
 
 _FINISHED = ("Succeeded", "Failed")
 _LONGEST_NAME = 253
@@ -226,14 +227,40 @@ def _check_selectors(claim: Claim) -> None:
 
 
 def as_bid(claim: Claim) -> dict[str, Any] | None:
-    """The claim as blocks of the market, its choices the bid's; None if it is not so simple."""
-    if len(claim.requests) != 1 or any(one.distinct for one in claim.constraints):
+    """
+    The claim as blocks of the market, its choices the bid's; None if it is not so simple. Several
+    requests are one bid for all of them, in one machine: where a pod is.
+    """
+    if any(one.distinct for one in claim.constraints):
         return None
-    choices = [_choice(claim, request) for request in claim.requests[0]]
-    if any(choice is None for choice in choices):
+    several = len(claim.requests) > 1
+    if several and any(_is_between(one, claim) for one in claim.constraints):
+        return None
+    ways = list(itertools.islice(itertools.product(*claim.requests), _WAYS_MOST + 1))
+    choices = [_together([_choice(claim, request) for request in way]) for way in ways]
+    if len(ways) > _WAYS_MOST or any(choice is None for choice in choices):
         return None
     first, *others = (choice for choice in choices if choice is not None)
     return {**first, "otherwise": others} if others else first
+
+
+_WAYS_MOST = 8  # a bid and its alternatives
+
+
+def _is_between(constraint: Constraint, claim: Claim) -> bool:
+    """Whether it binds devices of several requests to each other."""
+    return sum(any(map(constraint.concerns, choices)) for choices in claim.requests) > 1
+
+
+def _together(needs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    known = [need for need in needs if need is not None]
+    if len(known) < len(needs):
+        return None
+    first, *also = known
+    if not also:
+        return first
+    # A part of a GPU is sold by itself.
+    return None if any("share" in n for n in known) else {**first, "also": also, "oneNode": True}
 
 
 def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
@@ -268,8 +295,9 @@ def _refusal(claims: Sequence[Claim], nodes: Sequence[str]) -> str:
     count = sum(min(r.count for r in choices) for c in claims for choices in c.requests)
     return (
         f"no devices as the claim wants them {have}, and it is no block the market sells: lease"
-        f" first, with a Bid for {count} GPUs (spec: {{gpus: {count}, maxPrice: …}}), or claim one"
-        f" request of class {labels.DEVICE_CLASS} with count 1, 2, 4 or 8"
+        f" first, with a Bid for {count} GPUs (spec: {{gpus: {count}, maxPrice: …}}), or claim"
+        f" requests of class {labels.DEVICE_CLASS} with count 1, 2, 4 or 8, and no constraint"
+        " between them"
     )
 
 

@@ -21,6 +21,7 @@ from bidplane.api import labels
 from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
 from bidplane.api.money import format_credits, parse_credits
+from bidplane.core.asks import gpus_asked
 from bidplane.core.market.model import ONE
 from bidplane.core.market.preemption import AGE_SECONDS, age
 
@@ -80,7 +81,7 @@ def _remedies(
         case BidReason.NO_FREE_BLOCK:
             return [fewer, wait]
         case BidReason.WALLET_TOO_SMALL:
-            gpus = _gpus(spec)
+            gpus = gpus_asked(spec)
             hour = format_credits(parse_credits(offer) * gpus) if offer else ""
             fund = {"action": "fundWallet", "has": wallet, "costPerHour": hour}
             return [fund, fewer, {"action": "lowerMaxPrice", "annotation": labels.MAX_PRICE}]
@@ -93,14 +94,6 @@ def _remedies(
         case "Bidding" | "Won" | "WaitingForGang":
             return [wait]
     return [{"action": "changePod"}]
-
-
-def _gpus(spec: Object) -> int:
-    """How many a bid asks for in all."""
-    one_node, sets = spec.get("oneNode"), spec.get("blocks", 1)
-    also = sum(need["gpus"] * need.get("blocks", 1) for need in spec.get("also") or ())
-    gpus: int = spec.get("gpus", 1) * sets + also * (sets if one_node else 1)
-    return gpus
 
 
 def differs(new: Object, old: Object | None) -> bool:

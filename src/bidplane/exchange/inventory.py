@@ -281,7 +281,7 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
     return tuple(
         Domain(
             name=name,
-            node=stock.domains[name][0].node,
+            node=_machine(stock.domains[name][0]),
             size=len(members),
             free=tuple(device_key(device) for device in members if device not in leased),
             cut={
@@ -293,6 +293,11 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
         )
         for name, members in here.items()
     )
+
+
+def _machine(device: Device) -> str:
+    """What a pod can have all of: a node's devices that one driver publishes in one pool."""
+    return device_key(device).removesuffix(f"/{device.name}")
 
 
 def _left(stock: Stock, device: Device, held: Iterable[Device]) -> dict[str, tuple[int, ...]]:

@@ -37,7 +37,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     # By device of which a part is held, what is free by kind: eighths, or starts of a profile.
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
     closed: int = 0  # beside `size`: devices that nobody has, and that nobody can have now
-    node: str = ""  # the machine it is in
+    node: str = ""  # the machine it is in: of one machine, a pod may have devices of all domains
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):

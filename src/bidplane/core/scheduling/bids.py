@@ -28,7 +28,8 @@ def bid_for_pod(
     metadata = pod["metadata"]
     spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
     spec |= _budget(pod, ask)
-    if instant and spec["gpus"] == spec.get("blocks", 1) == 1 and not ask.term_seconds:
+    one = spec["gpus"] == spec.get("blocks", 1) == 1 and not spec.get("also")
+    if instant and one and not ask.term_seconds:
         spec["instant"] = True
     return {
         "apiVersion": BID.api_version,
@@ -84,8 +85,16 @@ def bid_for_gang(
 def _of_claim(ask: Ask, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
     terms = {key: value for key, value in _bid_spec(ask, max_price).items() if key != "gpus"}
     shape = {key: value for key, value in _shape(ask, max_price).items() if key != "gpus"}
-    others = [{**shape, **choice} for choice in claimed.get("otherwise") or ()]
-    return {**terms, **claimed, **({"otherwise": others} if others else {})}
+    first = _in_pool(ask, claimed)
+    others = [{**shape, **_in_pool(ask, choice)} for choice in claimed.get("otherwise") or ()]
+    return {**terms, **first, **({"otherwise": others} if others else {})}
+
+
+def _in_pool(ask: Ask, choice: dict[str, Any]) -> dict[str, Any]:
+    """A pod that names a pool has all it needs from there."""
+    if not ask.pool or not choice.get("also"):
+        return choice
+    return {**choice, "also": [{"pool": ask.pool, **need} for need in choice["also"]]}
 
 
 def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
-from bidplane.core.asks import WORK_SECONDS, Ask
+from bidplane.core.asks import WORK_SECONDS, Ask, gpus_asked
 from bidplane.core.chain import CHAIN, FRACTIONS, block_size
 from bidplane.core.market import pacing
 from bidplane.core.market.metering import reprice as worth_repricing
@@ -167,7 +167,11 @@ def _promised(snapshot: Snapshot) -> int:
         if not of_pods and phase_of(bid) in ("", BidPhase.WAITING):
             spec = bid["spec"]
             blocks = spec.get("blocks", 1)
-            total += parse_credits(spec["maxPrice"]) * _sold(spec["gpus"], bid, blocks) * blocks
+            gpus = _sold(spec["gpus"], bid, blocks) * blocks
+            if spec.get("also") or spec.get("oneNode"):
+                sold = (bid.get("status") or {}).get("gpusSold", 0)
+                gpus = max(gpus_asked(spec), sold)
+            total += parse_credits(spec["maxPrice"]) * gpus
     return total
 
 
