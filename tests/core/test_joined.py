@@ -23,8 +23,9 @@ from bidplane.core.market import (
     clear_round,
 )
 from bidplane.core.market.clearing import Contestant, clear
+from bidplane.core.market.components import Component
 from bidplane.core.market.exact import clear_exactly
-from bidplane.core.market.joined import Component, clear_joined
+from bidplane.core.market.joined import clear_joined
 from bidplane.core.market.model import ONE
 from bidplane.core.market.round import admit
 

@@ -1,8 +1,8 @@
 """
 The engine under everything that can happen to it, in any order, with crashes.
 
-Hypothesis opens agents, bids (for terms, within budgets, urgently, for parts and gangs), orders
-from the float, claims, leaves, moves the clock, and kills the exchange in the middle of its
+Hypothesis opens agents, bids (for terms, within budgets, urgently, for parts, gangs, several lots),
+orders from the float, claims, leaves, moves the clock, and kills the exchange in the middle of its
 writing. After each step the ledger must be sound, and every lease's rent, levy and compensation
 must be what its life says.
 """
@@ -24,7 +24,7 @@ from bidplane.api.lease import Phase
 from bidplane.api.money import rent as rent_of
 from bidplane.core.chain import CHAIN, Chain
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import AgentView, Snapshot
+from bidplane.exchange.snapshot import AgentView, DeviceView, Snapshot
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import HoldState, Lease, TransferKind
 from bidplane.ledger.store import SqliteStore
@@ -35,6 +35,16 @@ from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, with_memory
 
 NAMES = ("ann-1", "ann-2", "bob", "carl")  # the first two have one owner
 REFILLS = {"ann-1": 50, "ann-2": 50, "bob": 5, "carl": 1}
+
+
+def beside(views: tuple[DeviceView, ...]) -> tuple[DeviceView, ...]:
+    """Devices of a machine that has others of their names."""
+    return tuple(
+        msgspec.structs.replace(
+            view, device=msgspec.structs.replace(view.device, name=f"other-{view.device.name}")
+        )
+        for view in views
+    )
 
 
 class Killed(BaseException):
@@ -85,6 +95,7 @@ class ExchangeMachine(RuleBasedStateMachine):
                 *gpus(3, node="n2"),
                 *gpus(4, node="n3", product="A100"),
                 *gpus(2, node="n4", product="L40"),
+                *beside(gpus(1, node="n2", product="L40")),
                 *with_memory(gpus(2, node="n5", product="H200")),
                 *gpus(8, node="n6", product="T4"),
                 *gpus(12, node="n7", product="T4"),
@@ -178,6 +189,29 @@ class ExchangeMachine(RuleBasedStateMachine):
     def bid_for_a_gang(self, name: str, price: int) -> None:
         self.made += 1
         made = bid(f"bid-{self.made}", name, 2, price, created=int(self.now), blocks=3)
+        self.change(bids=(*self.world.bids, made))
+        self.run_round(1)
+        self.claim_all()
+
+    @rule(
+        name=st.sampled_from(NAMES),
+        needs=st.lists(
+            st.tuples(st.sampled_from(["", "h100", "a100", "l40"]), st.sampled_from([1, 2, 3])),
+            min_size=2,
+            max_size=3,
+        ),
+        one_node=st.booleans(),
+        price=st.sampled_from([200_000, PRICE, 2 * PRICE, 40 * PRICE]),
+    )
+    def bid_for_several(
+        self, name: str, needs: list[tuple[str, int]], one_node: bool, price: int
+    ) -> None:
+        self.made += 1
+        first, *others = (
+            bid(f"bid-{self.made}", name, gpus, price, pool=where, created=int(self.now))
+            for where, gpus in needs
+        )
+        made = msgspec.structs.replace(first, also=tuple(others), one_node=one_node)
         self.change(bids=(*self.world.bids, made))
         self.run_round(1)
         self.claim_all()

@@ -101,6 +101,7 @@ def incumbents(
             ),
             [(lot, max(1, bases[lot]) * n) for lot, n in gpus.items()],
         )
+        pinned = any(device in item.closed for item in stocks for device in lease.devices)
         made = [
             Incumbent(
                 id=lease.id,
@@ -117,6 +118,7 @@ def incumbents(
                 gang={name: tuple(devices) for name, devices in seats.items()}
                 if len(seats) > 1
                 else {},
+                pinned=pinned,
             )
             for lot, seats in parts.items()
         ]

@@ -4,7 +4,8 @@ The market: what is for sale, who asks, who wins, and what a winner pays.
 Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
 `clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
 `lot` (one lot, all of it), `defragment` (who is moved, and who pays), `round` (every lot), then
-`prices`, `routing`, `explain` and `metering`.
+`prices`, `routing`, `explain` and `metering`. Bids for several lots at once: `rooms`, `joining`
+(which lots, or which machine), `joined`.
 `fast` is `clearing` again, for thousands of bids.
 """
 

@@ -1,8 +1,7 @@
 """
 Lots that somebody needs together, in one round: cleared as one, each seen by itself after.
 
-Whoever needs, or has, GPUs of several lots joins them; so do those who share one of these
-lots, and so on. In such a component all contestants are taken in the order of their keys, each
+In a component (`components`) all contestants are taken in the order of their keys, each
 accepted if it fits in every lot it needs (`rooms`). Critical prices are the general ones of
 `clearing`. A lease of several lots is kept in all of them or displaced from all; each lot's
 fund pays its part of the compensation, and whoever takes any of its devices owes as much to
@@ -23,12 +22,11 @@ from bidplane.core.chain import Block, weight_of
 from bidplane.core.fastplacement import place_fast
 from bidplane.core.market import preemption
 from bidplane.core.market.clearing import Clearing, Contestant, clear
+from bidplane.core.market.components import Component
 from bidplane.core.market.exact import clear_exactly
 from bidplane.core.market.lot import (
     CLEARINGS_MOST,
-    Admitted,
     Contest,
-    Refused,
     beyond_their_preemptors,
     count_of,
     kept_of,
@@ -46,67 +44,12 @@ from bidplane.core.market.model import (
     Lot,
     LotResult,
     Moved,
-    RoundInput,
     RoundResult,
     Won,
 )
 from bidplane.core.market.moving import with_moves
-from bidplane.core.market.room import Room
 from bidplane.core.market.rooms import Joint, Rooms, in_lots, joint, reserve_of
 from bidplane.core.placement import Seat, joined, take_pinned
-
-
-class Component(NamedTuple):
-    """Lots that are cleared together, and all who compete in any of them."""
-
-    lots: list[Lot]
-    entries: list[Admitted]
-    incumbents: list[Incumbent]
-    refused: list[Refused]
-
-    @property
-    def is_joint(self) -> bool:
-        if len(self.lots) > 1:
-            return True
-        return any(isinstance(block, Joint) for block in _blocks(self.entries, self.refused))
-
-
-def _blocks(entries: Iterable[Admitted], refused: Iterable[Refused]) -> Iterator[Block]:
-    yield from (entry.block for entry in entries)
-    yield from (refusal.block for refusal in refused)
-
-
-def components(
-    given: RoundInput, admitted: Iterable[Admitted], refused: Iterable[Refused]
-) -> list[Component]:
-    """The lots of a round, by which somebody needs or has together; in the order of names."""
-    admitted, refused = list(admitted), list(refused)
-    parent = {lot.name: lot.name for lot in given.lots}
-
-    def top(name: str) -> str:
-        while parent[name] != name:
-            name = parent[name]
-        return name
-
-    joints = [block for block in _blocks(admitted, refused) if isinstance(block, Joint)]
-    together = [[lot for lot, _ in block.lots] for block in joints]
-    together += [[i.lot, *(part.lot for part in i.also)] for i in given.incumbents if i.also]
-    for names in together:
-        first, *others = sorted({top(name) for name in names})
-        for other in others:
-            parent[other] = first
-    found: dict[str, Component] = {}
-    for lot in sorted(given.lots, key=lambda lot: lot.name):
-        some = found.setdefault(top(lot.name), Component([], [], [], []))
-        some.lots.append(lot)
-    for entry in admitted:
-        found[top(entry.lot.name)].entries.append(entry)
-    for lease in given.incumbents:
-        found[top(lease.lot)].incumbents.append(lease)
-    for refusal in refused:
-        if refusal.loss.lot:
-            found[top(refusal.loss.lot)].refused.append(refusal)
-    return list(found.values())
 
 
 class _Outcome(NamedTuple):
@@ -314,46 +257,49 @@ def _by_machine(won: Won, block: Joint, outcome: _Outcome) -> Won:
 
 def _lost(some: Component, rooms: Rooms, clearing: Clearing) -> Iterator[Lost]:
     bases = {lot.name: lot.base for lot in some.lots}
+    lots = {lot.name: lot for lot in some.lots}
     admitted = {entry.ask.id: entry for entry in some.entries}
+
+    def told(loss: Lost, ask: Ask, block: Block, price: int | None, *, lost: bool) -> Lost:
+        left = rooms if price is None else clearing.room
+        over = block if isinstance(block, Joint) else joint({loss.lot: block})
+        missing = tuple(
+            lot
+            for lot, part in over.lots
+            if isinstance(left, Rooms) and not left.lots[lot].fits(part)
+        )
+        found = missing if isinstance(block, Joint) else (loss.lot,)
+        withheld = [lots[lot].withheld for lot in found if lots[lot].withheld]
+        loss = msgspec.structs.replace(
+            loss,
+            price_to_win=None if price is None else ask.with_premium(price),
+            withheld="; ".join(withheld) if lost or price is None else "",
+        )
+        if not isinstance(block, Joint):
+            return loss
+        return msgspec.structs.replace(
+            loss, by_lot=block.by_lot, one_node=ask.one_node, missing=missing
+        )
+
     for loser in clearing.losers:
         entry = admitted.get(loser.id)
         if entry is None:
             continue
         price = clearing.price_to_win(loser)
-        yield _told(
-            Lost(
-                ask=loser.id,
-                reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
-                lot=entry.lot.name,
-                price=entry.ask.price,
-                gpus=count_of(entry.block),
-                share=entry.block.share,
-                option=entry.option,
-                weight=weight_of(entry.block, entry.lot.leaves),
-            ),
-            entry.ask,
-            entry.block,
-            price,
-            rooms if price is None else clearing.room,
+        loss = Lost(
+            ask=loser.id,
+            reason=BidReason.NO_FREE_BLOCK if price is None else BidReason.OUTBID,
+            lot=entry.lot.name,
+            price=entry.ask.price,
+            gpus=count_of(entry.block),
+            share=entry.block.share,
+            option=entry.option,
+            weight=weight_of(entry.block, entry.lot.leaves),
         )
-    lots = {lot.name: lot for lot in some.lots}
+        yield told(loss, entry.ask, entry.block, price, lost=True)
     for ask, loss, block in some.refused:
         price = clearing.price_to_win(_new(ask, lots[loss.lot], block, bases))
-        yield _told(loss, ask, block, price, rooms if price is None else clearing.room)
-
-
-def _told(loss: Lost, ask: Ask, block: Block, price: int | None, left: Room) -> Lost:
-    """`left`: what it did not fit into."""
-    to_win = None if price is None else ask.with_premium(price)
-    loss = msgspec.structs.replace(loss, price_to_win=to_win)
-    if not isinstance(block, Joint) or not isinstance(left, Rooms):
-        return loss
-    return msgspec.structs.replace(
-        loss,
-        by_lot=block.by_lot,
-        one_node=ask.one_node,
-        missing=tuple(lot for lot, part in block.lots if not left.lots[lot].fits(part)),
-    )
+        yield told(loss, ask, block, price, lost=False)
 
 
 def _displaced(some: Component, outcome: _Outcome) -> Iterator[Displaced]:

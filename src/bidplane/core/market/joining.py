@@ -50,6 +50,8 @@ class Joiner:
             shapes = self._router.shapes(one)
             if isinstance(shapes, BidReason):
                 return shapes
+            if ask.one_node and need.spread:  # anywhere in the machine: it is pinned in any case
+                shapes = dict.fromkeys(shapes, Block(1, count=need.gpus))
             needs.append(shapes)
         if ask.one_node:
             if self._machines is None:
@@ -133,7 +135,7 @@ class _Machines:
         self._domains: dict[tuple[str, str], _Domain] = {}
         for name, lot in sorted(lots.items()):
             for one in sorted(lot.domains, key=lambda domain: domain.name):
-                domain = _Domain(name, one.name, one.size, len(one.free))
+                domain = _Domain(name, one.name, one.size + one.closed, len(one.free))
                 self._domains[name, one.name] = domain
                 self._nodes.setdefault(one.node or one.name, []).append(domain)
             for lease in router.contesting(name):

@@ -14,7 +14,8 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.core.chain import CHAIN, Block, weight_of
-from bidplane.core.market.joined import Component, clear_joined, components
+from bidplane.core.market.components import Component, components
+from bidplane.core.market.joined import clear_joined
 from bidplane.core.market.joining import Joiner
 from bidplane.core.market.lot import Admitted, Refused, clear_lot
 from bidplane.core.market.model import Ask, Kept, Lost, Lot, RoundInput, RoundResult

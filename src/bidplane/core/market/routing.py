@@ -114,7 +114,7 @@ class _Entry:
 
     @cached_property
     def whole(self) -> Room:
-        sizes = {domain.name: domain.size for domain in self.lot.domains}
+        sizes = {domain.name: domain.size + domain.closed for domain in self.lot.domains}
         return Room(sizes, leaves=self.lot.leaves, chain=self.lot.chain)
 
     def is_free(self, block: Block) -> bool:
