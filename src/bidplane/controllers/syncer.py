@@ -21,17 +21,15 @@ from bidplane.api.kinds import (
     EVENT,
     GPU_LEASE,
     POD,
-    RESOURCE_CLAIM,
-    RESOURCE_SLICE,
     SERVICE,
     VOLUME_CLAIM,
     Kind,
 )
 from bidplane.api.lease import Phase
-from bidplane.controllers import debugging
+from bidplane.controllers import debugging, pinning
 from bidplane.controllers.claiming import claim, tell_up
 from bidplane.controllers.copies import LOOK_SECONDS, Copies, Missing, claims_here
-from bidplane.core import claiming, hostpods, naming, parts, translation
+from bidplane.core import binding, hostpods, naming, translation
 from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.core.translation import lease_label
 from bidplane.errors import AlreadyExists, NotFound
@@ -41,6 +39,8 @@ from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.index import Index
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
+
+_PREPARING_SECONDS = 1.0  # between two looks at devices that are being prepared
 
 Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
 
@@ -228,7 +228,9 @@ class SyncerController:
             words = f"{missing}: create it, or take it out of the pod"
             await self._recorder.record(plane.client, pod, "FailedMount", words, type="Warning")
             raise
-        claim = await self._ensure_claim(plane, lease, pod)
+        claim = await self._prepared(plane, pod, lease)
+        if not claim:
+            return
         wanted = hostpods.host_pod(
             plane.name,
             pod,
@@ -239,36 +241,32 @@ class SyncerController:
         )
         await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
 
-    async def _ensure_claim(self, plane: PlaneCache, lease: Object, pod: Object) -> str:
-        """The claim on the host for what the pod has of the lease; its name."""
+    async def _prepared(self, plane: PlaneCache, pod: Object, lease: Object) -> str:
+        """The claim for the pod's devices, once they may be used; "" until then."""
+        now = self._clock.now()
+        claim = await pinning.pin(self._host, plane, lease, pod, now=now)
         metadata = pod["metadata"]
-        own = ""
-        if pod["spec"].get("resourceClaims"):
-            claims = [
-                await plane.client.get(
-                    RESOURCE_CLAIM, claiming.claim_name(pod, reference), metadata["namespace"]
+        match binding.progress(claim, now=now):
+            case None:
+                return str(claim["metadata"]["name"])
+            case binding.GivenUp(message=message):
+                # Its pod bids again: for another, or for this one when it works.
+                words = f"{message}; its lease is given back"
+                await self._recorder.record(
+                    plane.client, pod, "DeviceFailed", words, type="Warning"
                 )
-                for reference in pod["spec"]["resourceClaims"]
-            ]
-            lease = translation.some_of(lease, claiming.devices_of(claims))
-            own = translation.host_name(metadata["namespace"], metadata["name"])
-            if len(claims) == 1 and not claiming.is_all_its_own(pod):
-                # Pods that share a claim share it there, too: no device is given out twice.
-                own = f"{lease['metadata']['name']}-{claims[0]['metadata']['uid']}"
-        # A MIG instance is a device of its own there, which its node makes.
-        lease = parts.on_host(lease, self._host[RESOURCE_SLICE].items())
-        claim, status = translation.host_claim(plane.name, lease, own)
-        name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
-        made: Object = {}
-        with suppress(AlreadyExists):
-            made = await self._host.client.create(
-                RESOURCE_CLAIM, {**claim, "status": status}, namespace, with_status=True
+                await self._release(lease)
+            case binding.Preparing():
+                key = plane.name, POD, metadata["namespace"], metadata["name"]
+                self.controller.add_after(key, _PREPARING_SECONDS)
+        return ""
+
+    async def _release(self, lease: Object) -> None:
+        metadata = lease["metadata"]
+        with suppress(NotFound):
+            await self._host.client.delete(
+                GPU_LEASE, metadata["name"], metadata["namespace"], uid=metadata["uid"]
             )
-        if made.get("status") != status:
-            await self._host.client.patch(
-                RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
-            )
-        return str(name)
 
     async def _is_on_host(self, plane: PlaneCache, pod: Object) -> bool:
         """Asked of the host itself, whose cache may not have heard yet of a pod just made."""

@@ -18,6 +18,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import RESOURCE_CLAIM, Object
+from bidplane.core import binding
 from bidplane.core.cel import CelError
 from bidplane.core.cel import devices as cel
 from bidplane.core.claims import ClaimError, read_claim, read_slices
@@ -103,7 +104,7 @@ Operation = MakeClaim | AllocateClaim | ReleaseClaim
 Decision = list[MakeClaim | AllocateClaim] | Wait | Bind | Market
 
 
-def decide(devices: Devices, pod: Object, nodes: Sequence[str]) -> Decision:
+def decide(devices: Devices, pod: Object, nodes: Sequence[str], *, now: float) -> Decision:
     """What to do next for a pending pod with claims; `nodes` are those it may use."""
     namespace = pod["metadata"]["namespace"]
     by_name = {_name(claim): claim for claim in devices.claims}
@@ -124,13 +125,13 @@ def decide(devices: Devices, pod: Object, nodes: Sequence[str]) -> Decision:
             return Wait("ClaimNotFound", f'resourceclaimtemplate "{missing}" not found: create it')
         return [MakeClaim(pod, reference["name"], _made(pod, name, template))]
     try:
-        return _allocated(devices, pod, found, nodes)
+        return _allocated(devices, pod, found, nodes, now)
     except ClaimError as error:
         return Wait("BadClaim", str(error))
 
 
 def _allocated(
-    devices: Devices, pod: Object, objects: Sequence[Object], nodes: Sequence[str]
+    devices: Devices, pod: Object, objects: Sequence[Object], nodes: Sequence[str], now: float
 ) -> Decision:
     open_ = [claim for claim in objects if not _allocation(claim)]
     on = {node for claim in objects for node in _nodes_of(claim)}
@@ -141,7 +142,7 @@ def _allocated(
         unreserved = [claim for claim in objects if not _is_reserved(claim, pod)]
         if unreserved:
             return [AllocateClaim(one, _reserved(one, pod)) for one in unreserved]
-        return _prepared(objects) or Bind(next(iter(on)))
+        return _prepared(objects, now=now) or Bind(next(iter(on)))
     claims = [read_claim(claim) for claim in open_]
     for claim in claims:
         _check_admin(claim, pod["metadata"]["namespace"], devices.namespaces)
@@ -157,7 +158,9 @@ def _allocated(
     placed = fleet.place(claims)
     if isinstance(placed, Placed):
         return [
-            AllocateClaim(one, {**_reserved(one, pod), "allocation": allocation})
+            AllocateClaim(
+                one, {**_reserved(one, pod), "allocation": binding.stamped(allocation, now=now)}
+            )
             for one, allocation in zip(open_, placed.allocations, strict=True)
         ]
     if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
@@ -165,33 +168,20 @@ def _allocated(
     return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
 
 
-def _prepared(claims: Sequence[Object]) -> list[MakeClaim | AllocateClaim] | Wait | None:
+def _prepared(
+    claims: Sequence[Object], *, now: float
+) -> list[MakeClaim | AllocateClaim] | Wait | None:
     """
     What devices with binding conditions are still waited for, as upstream does before it binds; a
-    claim whose device failed is given another, or the same again.
+    claim whose device failed, or took too long, is given another, or the same again.
     """
     for claim in claims:
-        status = claim.get("status") or {}
-        said = {
-            (one["driver"], one["pool"], one["device"]): {
-                condition["type"]
-                for condition in one.get("conditions") or ()
-                if condition.get("status") == "True"
-            }
-            for one in status.get("devices") or ()
-        }
-        for result in ((_allocation(claim) or {}).get("devices") or {}).get("results") or ():
-            true = said.get((result["driver"], result["pool"], result["device"]), set())
-            if true & set(result.get("bindingFailureConditions") or ()):
+        match binding.progress(claim, now=now):
+            case binding.GivenUp():
                 nothing = {"allocation": None, "reservedFor": None, "devices": None}
                 return [AllocateClaim(claim, nothing)]
-            missing = set(result.get("bindingConditions") or ()) - true
-            if missing:
-                return Wait(
-                    "DeviceNotReady",
-                    f"{result['pool']}/{result['device']} is allocated, and its driver has not said"
-                    f" yet: {', '.join(sorted(missing))}",
-                )
+            case binding.Preparing(message=message):
+                return Wait("DeviceNotReady", message)
     return None
 
 

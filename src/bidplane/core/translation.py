@@ -170,8 +170,17 @@ def some_of(lease: Object, devices: Collection[str]) -> Object:
     return {**lease, "spec": {**lease["spec"], "devices": kept}}
 
 
-def host_claim(agent: str, lease: Object, name: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """The claim that pins a lease's devices, and its status: the exchange has placed it."""
+def host_claim(
+    agent: str,
+    lease: Object,
+    name: str = "",
+    *,
+    asked: Mapping[tuple[str, str, str], Mapping[str, Any]] | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    The claim that pins a lease's devices, and its status: the exchange has placed it. `asked` are
+    the conditions that drivers set before their devices may be used.
+    """
     spec = lease["spec"]
     name = name or lease["metadata"]["name"]
     exactly = {
@@ -196,6 +205,7 @@ def host_claim(agent: str, lease: Object, name: str = "") -> tuple[dict[str, Any
             "driver": device["driver"],
             "pool": device["pool"],
             "device": device["name"],
+            **(asked or {}).get((device["driver"], device["pool"], device["name"]), {}),
         }
         for device in spec["devices"]
     ]

@@ -18,6 +18,7 @@ from bidplane.testing.rig import Binaries
 from .test_oracle import RESOURCES, Api
 
 Json = dict[str, Any]
+NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
 PREPARED = {
     "bindsToNode": True,
     "bindingConditions": ["example.com/attached"],
@@ -70,9 +71,9 @@ def told(condition: str) -> list[Json]:
     return [{**where, "conditions": [condition_]}]
 
 
-def ours(claim: Json) -> Any:
+def ours(claim: Json, now: float = NOW) -> Any:
     devices = Devices(claims=[claim], slices=[slices(DEVICE)], classes=[device_class()])
-    return decide(devices, POD, ["n"])
+    return decide(devices, POD, ["n"], now=now)
 
 
 def allocated() -> Json:
@@ -97,6 +98,16 @@ def test_a_device_that_fails_is_let_go_of() -> None:
     failed["status"]["devices"] = told("example.com/broken")
     (dropped,) = ours(failed)
     assert dropped.status == {"allocation": None, "reservedFor": None, "devices": None}
+
+
+def test_a_device_that_takes_too_long_is_let_go_of() -> None:
+    waiting = allocated()
+    assert waiting["status"]["allocation"]["allocationTimestamp"] == "2026-01-01T00:00:00Z"
+    assert isinstance(ours(waiting, NOW + 599), Wait)
+    (dropped,) = ours(waiting, NOW + 600)
+    assert dropped.status == {"allocation": None, "reservedFor": None, "devices": None}
+    waiting["status"]["devices"] = told("example.com/attached")
+    assert ours(waiting, NOW + 9999) == Bind("n"), "what was said in time stays said"
 
 
 @pytest.fixture(scope="module")

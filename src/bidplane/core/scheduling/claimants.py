@@ -56,7 +56,7 @@ def claimant(
 def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
     bid = bid_of(snapshot, pod)
     usable = _usable_by(snapshot, bid, pod)
-    match claiming.decide(snapshot.devices, pod, usable):
+    match claiming.decide(snapshot.devices, pod, usable, now=snapshot.now):
         case claiming.Bind(node=node):
             yield BindPod(pod, node)
         case claiming.Wait(reason=reason, message=message):
@@ -93,14 +93,17 @@ def _of_gang(
         return
     shown = {one["spec"].get("nodeName") for one in snapshot.devices.slices}
     seat = [turn.node] if isinstance(turn, Seat) and turn.node in shown else []
-    match claiming.decide(snapshot.devices, pod, seat):
+    match claiming.decide(snapshot.devices, pod, seat, now=snapshot.now):
         case claiming.Bind(node=node):
             yield BindPod(pod, node)
         case claiming.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
         case claiming.Market(bid=wanted, why=why):
             if isinstance(turn, Together):
-                others = [claiming.decide(snapshot.devices, one, ()) for one in turn.members]
+                others = [
+                    claiming.decide(snapshot.devices, one, (), now=snapshot.now)
+                    for one in turn.members
+                ]
                 yield from _ask_together(pod, ask, gang, wanted, others, snapshot.max_price)
             elif isinstance(turn, Stands):
                 yield why_waiting(pod, turn.bid, turn.lease)
