@@ -270,6 +270,28 @@ def test_a_bidder_never_pays_more_than_its_job_is_worth() -> None:
         assert paid <= int(j.value * unit) + FLOOR * j.work // 3600 + 1
 
 
+def test_the_longest_job_by_far_does_not_wait_until_all_others_are_done() -> None:
+    # A day of short jobs that fill the node, and one that takes more than all of them: put off, it
+    # would run alone for days.
+    short = [job(f"s{n:03d}", 200 * n, 4, 480) for n in range(400)]
+    long = job("long", 300, 4, 300_000)
+    found = {name: simulate([*short, long], (8,), find(name)) for name in ("srtf", "exchange")}
+    assert ends(found["exchange"])["long"] < ends(found["srtf"])["long"]
+    last = {name: max(ends(outcome).values()) for name, outcome in found.items()}
+    assert last["exchange"] < last["srtf"]
+
+
+def test_what_loses_its_worth_sooner_goes_first_though_it_is_worth_less() -> None:
+    runs = job("runs", 0, 8, 100, value=0.1)
+    patient = job("patient", 10, 8, 1000, value=9.0, patience=1e6, tenant="a")
+    hurried = job("hurried", 10, 8, 1000, value=5.0, patience=2000.0, tenant="b")
+    outcome = simulate([runs, patient, hurried], (8,), find("exchange-worth"))
+    assert ends(outcome)["hurried"] < ends(outcome)["patient"]
+    worth = {t.job.name: t.job.worth_after(t.waited) for t in outcome.tasks}
+    assert worth["patient"] > 8.9
+    assert worth["hurried"] > 4.5
+
+
 @pytest.mark.slow
 def test_on_a_loaded_fleet_the_exchange_is_ahead_where_it_says() -> None:
     jobs = generate(300, gpus=64, load=2.0, seed=8)

@@ -12,7 +12,8 @@ these files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
@@ -38,6 +39,7 @@ _QUICK_JOBS = 300
 _LOAD = 1.3  # of a fleet that a trace does not name: somebody has to wait
 _QUICK_LOAD = 6.0  # of few jobs, which would else hardly meet
 _HOUR = 3600
+_TELL_SECONDS = 15.0
 
 
 class Setting(NamedTuple):
@@ -189,8 +191,28 @@ def _play(settings: Sequence[Setting]) -> dict[Key, Metrics]:
 
 def _one(name: str, setting: Setting, values: str) -> Metrics:
     jobs = with_values(setting.jobs, seed=SEED) if values == "differ" else setting.jobs
-    outcome = simulate(jobs, setting.nodes, find(name), kinds=setting.kinds, costs=setting.costs)
+    outcome = simulate(
+        jobs,
+        setting.nodes,
+        find(name),
+        kinds=setting.kinds,
+        costs=setting.costs,
+        progress=_teller(f"traces: {setting.name}, values {values}, {name}"),
+    )
     return measure(outcome, contention=setting.contention)
+
+
+def _teller(what: str) -> Callable[[int, int], None]:
+    """Says how many jobs are done, now and then: the longest run takes minutes."""
+    told = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _TELL_SECONDS:
+            told = time.monotonic()
+            say(f"{what}: {done} of {total} jobs")
+
+    return tell
 
 
 # What it came to

@@ -34,7 +34,7 @@ from bidplane.exchange.snapshot import AgentView, BidView, PoolView, Snapshot
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.leases import Terms
 from bidplane.ledger.records import AccountKind, Lease, lease_id
-from bidplane.sim.bidders import Bidder, Rule, by_attained, by_remaining_work, by_worth
+from bidplane.sim.bidders import Bidder, Rule, Usual, by_attained, by_remaining_work, by_worth
 from bidplane.sim.cluster import Cluster, Seats
 from bidplane.sim.engine import Costs, Decision, Task
 from bidplane.sim.memory import MemoryStore
@@ -87,6 +87,7 @@ class Exchange:
         self._held: dict[str, _Held] = {}  # by lease
         self._by_task: dict[int, _Held] = {}  # by the number of its task
         self._bidders: dict[int, Bidder] = {}
+        self._usual = Usual()
         self._wins: dict[int, int] = {}  # by task: a bid wins once, the next has another name
         self._settles: list[tuple[int, str]] = []  # milliseconds, lease
         self._had_bids = False
@@ -239,9 +240,11 @@ class Exchange:
     def _bid(self, task: Task, now: int) -> BidView:
         number = self._number[id(task)]
         if number not in self._bidders:
+            self._usual.add(task.job.seconds)
             self._bidders[number] = Bidder(
                 task,
                 self._rule,
+                self._usual,
                 worth=max(1, int(task.job.value * self._unit)),
                 start=_at(task.job.arrives),
                 cover=self._cover,
