@@ -32,7 +32,7 @@ from bidplane.wiring.node import ProcessNode
 from bidplane.wiring.server import crds_for
 
 SPACE = "work"
-WITHIN = 20.0
+WITHIN = 60.0  # a busy machine is not a fault
 IMAGES = Images(images={"tools": Image(), "tools:*": Image()})
 
 

@@ -27,7 +27,7 @@ from bidplane.testing.cluster import free_port
 
 from .conftest import Kubectl
 
-PATIENCE = 30.0
+PATIENCE = 60.0  # a busy machine is not a fault
 # Prints, then waits; with a stdin it echoes.
 TALKS = "for i in 1 2 3 4 5; do echo line $i; done; exec sleep 1000"
 ECHOES = "echo begun; while read -r line; do echo got $line; done"
