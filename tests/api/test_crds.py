@@ -102,6 +102,7 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
         "clearing": "greedy",
         "divides": "whole",
         "heavyRestartSeconds": 180,
+        "idleSeconds": 300,
         "maxLots": 16,
         "floorPrice": "0.10",
         "noticeSeconds": 30,

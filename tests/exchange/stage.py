@@ -58,9 +58,12 @@ class Stage:
 
     async def _start(self) -> None:
         self.ledger = Ledger.open(self.path, durable=False)
-        self.exchange = Exchange(self.host, self.ledger, Tokens(b"key"), clock=self.clock)
+        self.exchange = self.make_exchange()
         self._tasks = [asyncio.create_task(i.run()) for i in self.exchange.informers.values()]
         await self.exchange.synced()
+
+    def make_exchange(self) -> Exchange:
+        return Exchange(self.host, self.ledger, Tokens(b"key"), clock=self.clock)
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -142,11 +145,15 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def play(tmp_path: Path, story: Callable[[Stage], Awaitable[None]]) -> Stage:
+def play(
+    tmp_path: Path,
+    story: Callable[[Any], Awaitable[None]],
+    stage: Callable[[Path], Stage] = Stage,
+) -> Stage:
     async def on_stage() -> Stage:
-        async with Stage(tmp_path) as stage:
-            await story(stage)
-        return stage
+        async with stage(tmp_path) as made:
+            await story(made)
+        return made
 
     return asyncio.run(on_stage())
 

@@ -17,7 +17,7 @@ from bidplane.storage.sqlite import Database
 
 # What came after schema 3.
 NEW = {
-    "lease": ("budget", "work", "moved_from", "up_at", "pools"),
+    "lease": ("budget", "work", "moved_from", "up_at", "pools", "idle_since"),
     "account": ("starts", "start_ms", "team", "marks"),
 }
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them

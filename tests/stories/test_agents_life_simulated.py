@@ -128,6 +128,11 @@ class Stage:
     async def reasons(self, agent: str) -> set[str]:
         return {e["reason"] for e in (await self.world.client(agent).list(EVENT)).items}
 
+    async def messages(self, agent: str, reason: str, part: str) -> list[str]:
+        """Of Events with that reason, those that say so."""
+        events = (await self.world.client(agent).list(EVENT)).items
+        return [e["message"] for e in events if e["reason"] == reason and part in e["message"]]
+
     async def devices(self, agent: str) -> list[list[str]]:
         leases = (await self.world.client(agent).list(GPU_LEASE)).items
         return [[d["name"] for d in lease["spec"]["devices"]] for lease in leases]

@@ -24,7 +24,9 @@ from bidplane.plane import Planes
 from bidplane.runtime import certificates
 from bidplane.runtime.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.runtime.serve import bind, serve
+from bidplane.telemetry.dcgm import WORK_METRICS
 from bidplane.telemetry.model import Holder
+from bidplane.telemetry.pages import NodePages
 from bidplane.telemetry.prometheus import PrometheusReader
 from bidplane.wiring.node import run_nodes
 
@@ -143,16 +145,29 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
                 found = await until_read(
                     reader, lambda found: len(found) == 4 and found[1].holder is not None
                 )
+                work = await reader.read(only=WORK_METRICS)
                 await reader.close()
+            pages = NodePages(token=lambda: tokens.issue(who), ca_file=str(files.ca))
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            straight = await pages.read([url], only=WORK_METRICS)
+            await pages.close()
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             listener.close()
             await planes.close()
-        return found
+        return found, work, straight
 
-    idle, busy, cut, part = asyncio.run(whole())
+    (idle, busy, cut, part), *working = asyncio.run(whole())
+    for some in working:  # who only wants to know how much they work, from either source
+        assert [(one.uuid, one.instance) for one in some] == [
+            (one.uuid, one.instance) for one in (idle, busy, cut, part)
+        ]
+        assert [one.power_watts for one in some] == [None] * 4
+        assert (some[0].utilisation_percent, some[2].utilisation_percent) == (0, None)
+        assert 45 <= some[1].utilisation_percent <= 55
+        assert 45 <= some[3].engine_percent <= 55
     assert (idle.node, idle.index, idle.uuid, idle.product) == ("h100-a", 0, "GPU-h100-a-0", "H100")
     assert (idle.utilisation_percent, idle.holder, idle.xid) == (0, None, 0)
     assert busy.holder == Holder(namespace="agent-a", pod="train", container="main")

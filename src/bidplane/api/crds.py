@@ -106,6 +106,7 @@ def all_crds() -> tuple[dict[str, Any], ...]:
                 ("Charged", "string", ".status.charged", 0),
                 ("Reclaim-At", "string", ".status.reclaimAt", 0),
                 ("Agent", "string", ".spec.agent", 1),
+                ("Message", "string", ".status.message", 1),
                 _AGE,
             ],
         ),

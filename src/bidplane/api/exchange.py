@@ -197,6 +197,8 @@ class LeaseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     won_at: str
     active_at: str = ""
     reclaim_at: str = ""
+    idle_since: str = ""
+    message: str = ""  # that it is idle, or breached, and what that means
 
 
 class Leases(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -14,6 +14,8 @@ import enum
 import msgspec
 
 CLAIMED = "Claimed"
+IN_USE = "InUse"  # False: no pod has been on it since; nothing is said of one a program holds
+HELD = "Held"  # reason of `Claimed`: a program holds it, not a pod
 UP = "Up"  # what runs on it was ready: so long did its start take
 DEVICE_READY = "Ready"  # condition of a device in a ResourceClaim: by the node that prepared it
 FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has released it
@@ -81,4 +83,7 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     reason: str = ""  # why it drains or was released
     charged: str = ""
     compensation: str = ""
+    idle_since: str = ""  # its GPUs do nothing since: it has no incumbent's weight
+    breached_at: str = ""  # a device of it, or its node, is gone: no rent since, release is free
+    message: str = ""  # what there is to say of that
     sequence: int = 0  # the ledger's, of the last change; projections never go back

@@ -85,6 +85,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     max_lots: Annotated[int, msgspec.Meta(ge=1, le=16)] = 16
     # `exact` finds the best outcome of up to 64 bids for up to 64 GPUs; larger, it is greedy.
     clearing: Clearing = Clearing.GREEDY
+    # A lease whose GPUs did nothing for so long ranks by its bid alone; 0: none ever does.
+    idle_seconds: Seconds = 300
     # Of the pool's GPUs, how much is kept for orders that cannot wait for a round.
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
 

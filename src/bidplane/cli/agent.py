@@ -146,8 +146,11 @@ def show(name: str, *, data: Data = None) -> None:
               if lease.agent == name]  # fmt: skip
     if leases:
         print_table(
-            ["lease", "phase", "node", "gpus", "price", "charged"],
-            [[v.name, v.phase, v.node, str(len(v.devices)), v.price, v.charged] for v in leases],
+            ["lease", "phase", "node", "gpus", "price", "charged", "notes"],
+            [
+                [v.name, v.phase, v.node, str(len(v.devices)), v.price, v.charged, v.message]
+                for v in leases
+            ],
             right="gpus price charged",
         )
 

@@ -26,7 +26,7 @@ from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
 from bidplane.telemetry.model import Counters
-from bidplane.telemetry.pages import NodePages
+from bidplane.telemetry.pages import NodePages, url_of
 from bidplane.telemetry.prometheus import PrometheusReader
 from bidplane.wiring.hostclient import host_client
 
@@ -156,7 +156,7 @@ class _Source:
     async def _counters(self, nodes: Sequence[Object]) -> list[Counters]:
         if self._prometheus is not None:
             return await self._prometheus.read()
-        return await self._pages.read({url for node in nodes if (url := _endpoint(node))})
+        return await self._pages.read({url for node in nodes if (url := url_of(node))})
 
     async def _pools(self) -> Sequence[PoolPrice]:
         try:
@@ -171,16 +171,6 @@ _KINDS = (NODE, RESOURCE_SLICE, GPU_LEASE, RESOURCE_CLAIM, POD)
 
 async def _all(host: Client, kind: Any) -> Sequence[Object]:
     return (await host.list(kind)).items
-
-
-def _endpoint(node: Object) -> str:
-    status = node.get("status") or {}
-    port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
-    addresses = status.get("addresses") or ()
-    address = next((a["address"] for a in addresses if a["type"] == "InternalIP"), "")
-    if not port or not address:
-        return ""
-    return f"https://[{address}]:{port}" if ":" in address else f"https://{address}:{port}"
 
 
 # Drawing.

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE
-from bidplane.api.lease import Phase
+from bidplane.api.lease import HELD, Phase
 from bidplane.controllers.claiming import claim
 from bidplane.core import holds
 from bidplane.core.holds import Claim, End, Keep, Seen
@@ -66,7 +66,7 @@ class HoldsController:
         match holds.decide(seconds, seen, leases, now=now, reclaim_at=_reclaim_at(leases)):
             case Claim(lease=lease):
                 words = f"held by the writer of the bid {namespace}/{name}"
-                await claim(self._host.client, lease, reason="Held", message=words, now=now)
+                await claim(self._host.client, lease, reason=HELD, message=words, now=now)
                 return 0.05  # there may be another part of it
             case End(reason=reason):
                 await self._recorder.record(

@@ -16,6 +16,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
+from bidplane.core.market.explain import IDLE
 
 _WHY = {
     "Outbid": "another agent outbid this lease",
@@ -66,8 +67,12 @@ def words(lease: Object) -> str:
     if not until:
         return "the lease was released"
     paid = status.get("compensation", "")
+    # One that does nothing is outbid by who offers a little more than it.
+    idle = status.get("reason") == "Outbid" and status.get("idleSince")
     return (
-        f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}: gone by {until}"
+        f"{_WHY.get(status.get('reason', ''), 'the GPUs are reclaimed')}"
+        + (f" ({IDLE})" if idle else "")
+        + f": gone by {until}"
         + (f"; {paid} credits of compensation" if paid.strip("0.") else "")
         + "; the pod bids again"
     )

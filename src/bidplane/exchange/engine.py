@@ -79,6 +79,7 @@ class Engine:
             _keep_wallets(commit, snapshot)
             lost = _lost_nodes(commit, snapshot)
             _observe(commit, snapshot, lost)
+            _note_idle(commit, snapshot)
             standing = standing_bids(commit, snapshot)
             shop = self._shelves.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
             _breach(commit, shop.stocks, snapshot.unusable, lost)
@@ -193,6 +194,25 @@ def _observe(commit: Commit, snapshot: Snapshot, lost: Collection[str]) -> None:
             leases.claim(commit, lease.id)
         elif leases.is_unclaimed(lease, commit.at):
             leases.release(commit, lease.id, Event.UNCLAIMED)
+
+
+def _note_idle(commit: Commit, snapshot: Snapshot) -> None:
+    """
+    What GPUs tell of themselves decides; where they tell nothing, a lease that no pod has been
+    on for as long is idle, too. All else counts as in use.
+    """
+    windows = {pool.name: 1000 * pool.idle_seconds for pool in snapshot.pools}
+    for lease in commit.live_leases():
+        window = windows.get(lease.pool, 0)
+        if lease.phase is not Phase.ACTIVE:
+            continue
+        since = snapshot.idle.get(lease.id, 0)
+        if not since and lease.id in snapshot.unused and lease.id not in snapshot.used:
+            left = max(snapshot.unused[lease.id], lease.active_at)
+            since = left if commit.at >= left + window else 0
+        since = since if window else 0
+        if bool(since) != bool(lease.idle_since):
+            leases.note_idle(commit, lease.id, since)
 
 
 def _breach(

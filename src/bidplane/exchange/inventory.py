@@ -379,6 +379,7 @@ def incumbents(
                 if leaf
                 else (),
                 movable=lease.wallet in movers and _can_move(lease, stock.pool.chain, at),
+                idle=bool(lease.idle_since),
                 pinned=any(device.whole in stock.closed for device in lease.devices),
             )
         )
@@ -415,7 +416,12 @@ def seat(stock: Stock, won: Won | Moved) -> tuple[Device, ...]:
 
 
 def rank_weight(lease: Lease, at: int) -> int:
-    """A lease sold between rounds has outbid nobody yet: it gains no rank in its first epoch."""
+    """
+    A lease sold between rounds has outbid nobody yet: it gains no rank in its first epoch. One
+    that is idle loses nothing by a restart, and ranks as a bid that has just come.
+    """
+    if lease.idle_since:
+        return ONE
     if lease.instant and at < lease.active_at + 1000 * lease.epoch_seconds:
         return ONE
     return preemption.incumbent_weight(lease.notice_seconds, lease.restart_seconds, lease.age)

@@ -29,7 +29,7 @@ from bidplane.core.market.preemption import LEVY_PERCENT
 from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bidplane.exchange.engine import Report
 from bidplane.exchange.snapshot import lease_name, lease_of
-from bidplane.exchange.views import stamp
+from bidplane.exchange.views import stamp, standing
 from bidplane.kube.client import Client, Object
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Lease, wallet_of
@@ -247,6 +247,9 @@ def lease_status(lease: Lease) -> LeaseStatus:
         reason=lease.reason,
         charged=format_credits(lease.charged),
         compensation=format_credits(lease.compensation),
+        idle_since=stamp(lease.idle_since),
+        breached_at=stamp(lease.breached_at),
+        message=standing(lease),
         sequence=lease.sequence,
     )
 

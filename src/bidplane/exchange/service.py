@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import structlog
 
 from bidplane.api.bid import BidStatus
@@ -25,12 +26,13 @@ from bidplane.api.kinds import (
 from bidplane.api.lease import Phase
 from bidplane.core import nodestate
 from bidplane.core.market.early import Bucket
-from bidplane.exchange import snapshot
+from bidplane.exchange import snapshot, using
 from bidplane.exchange.desk import NoSale
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.projector import Projector
 from bidplane.exchange.status import won_status
+from bidplane.exchange.using import Read, Watch
 from bidplane.kube.client import Client, EventType, Object
 from bidplane.ledger.ledger import Ledger
 from bidplane.machinery.clock import Clock
@@ -49,8 +51,18 @@ log = structlog.get_logger(__name__)
 class Exchange:
     """The only writer of the ledger. `app` is its HTTP side, served by whoever wires it."""
 
-    def __init__(self, client: Client, ledger: Ledger, tokens: Tokens, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ledger: Ledger,
+        tokens: Tokens,
+        *,
+        clock: Clock,
+        counters: Read | None = None,
+    ) -> None:
+        """`counters`: what GPUs do, if anybody tells; without it every lease counts as in use."""
         self._clock = clock
+        self._watch = Watch(counters) if counters is not None else None
         self.informers: dict[Kind, Informer] = {
             kind: Informer(client, kind, clock=clock) for kind in KINDS
         }
@@ -78,6 +90,7 @@ class Exchange:
             desk=self._engine.desk,
         )
         self._reader = snapshot.Reader()
+        self._seen: snapshot.Snapshot | None = None  # the last
         self._report: Report | None = None
         self._took = 0.0  # seconds, the last round
         self._changed = True
@@ -92,6 +105,7 @@ class Exchange:
             await self.synced()
             log.info("exchange open", ledger=self._ledger.head.sequence)
             tasks.create_task(self._tell())
+            tasks.create_task(self._watch_use())
             while True:
                 self.run_round()
                 await self._until_next_round()
@@ -140,8 +154,31 @@ class Exchange:
         standing = bool(self._report.result.lost or self._report.result.kept)
         return standing or bool(self._ledger.live_leases())
 
+    async def _watch_use(self) -> None:
+        while self._watch is not None:
+            began = self._clock.now()
+            await self.look_at_use()
+            took = self._clock.now() - began
+            await self._clock.sleep(max(using.LOOK_SECONDS, using.REST * took))
+
+    async def look_at_use(self) -> None:
+        """What the GPUs of running leases do now, for the rounds to come."""
+        leases = [lease for lease in self._ledger.live_leases() if lease.phase is Phase.ACTIVE]
+        if self._watch is None or self._seen is None:
+            return
+        if await self._watch.look(
+            leases,
+            nodes=self.informers[NODE].items(),
+            devices=self._seen.devices,
+            slices=list(self.informers[RESOURCE_SLICE].items()),
+            claims=self.informers[RESOURCE_CLAIM].items(),
+            windows={pool.name: pool.idle_seconds for pool in self._seen.pools},
+            now=self._clock.now,
+        ):
+            self._note_change()
+
     def _snapshot(self) -> snapshot.Snapshot:
-        return self._reader.take(
+        self._seen = self._reader.take(
             agents=self.informers[AGENT].items(),
             pools=self.informers[POOL].items(),
             bids=self.informers[BID].items(),
@@ -150,6 +187,10 @@ class Exchange:
             nodes=self.informers[NODE].items(),
             claims=self.informers[RESOURCE_CLAIM].items(),
         )
+        if self._watch is None:
+            return self._seen
+        idle, used = self._watch.idle, self._watch.used
+        return msgspec.structs.replace(self._seen, idle=idle, used=used)
 
     def _cap_of(self, uid: str) -> int | None:
         for agent in self.informers[AGENT].items():

@@ -16,7 +16,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
-from bidplane.api.lease import CLAIMED, DEVICE_READY, UP
+from bidplane.api.lease import CLAIMED, DEVICE_READY, IN_USE, UP
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core import nodestate, parts
@@ -59,6 +59,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     heavy_restart_seconds: int = 0
     exact: bool = False
     float_percent: int = 0
+    idle_seconds: int = 300
 
 
 class BidView(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +130,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
     # By node that is gone (0) or not ready: since when, in milliseconds.
     down: Mapping[str, int] = {}
+    # By lease, since when: no pod is on it; its GPUs do nothing, as they tell themselves.
+    unused: Mapping[str, int] = {}
+    idle: Mapping[str, int] = {}
+    used: frozenset[str] = frozenset()  # leases whose GPUs are known to work
 
 
 def take(
@@ -192,6 +197,7 @@ class Reader:
             up=frozenset(lease_of(lease) for lease in leases if _says(lease, UP)),
             unusable=frozenset(_unusable(claims)),
             down=down(known, published, leases),
+            unused=_unused(leases),
         )
 
     def _cards(self, slices: Iterable[Object]) -> parts.Cards:
@@ -247,6 +253,19 @@ def _left(leases: Iterable[Object]) -> Iterator[str]:
             yield id
 
 
+def _unused(leases: Iterable[Object]) -> dict[str, int]:
+    """Those no pod is on, since when; of a gang, since the last of its blocks was left."""
+    found: dict[str, int] = {}
+    for lease in leases:
+        conditions = (lease.get("status") or {}).get("conditions") or ()
+        said = next((c for c in conditions if c.get("type") == IN_USE), None)
+        left = said is not None and said.get("status") == "False"
+        since = 1000 * _seconds(said.get("lastTransitionTime", "")) if said and left else 0
+        id = lease_of(lease)
+        found[id] = max(found.get(id, since), since) if since and found.get(id, since) else 0
+    return {id: since for id, since in found.items() if since}
+
+
 def agent_view(agent: Object) -> AgentView:
     metadata = agent["metadata"]
     view = AgentView(
@@ -296,6 +315,7 @@ def pool_view(pool: Object) -> PoolView | None:
         heavy_restart_seconds=spec.heavy_restart_seconds,
         exact=spec.clearing is Clearing.EXACT,
         float_percent=spec.instant_float_percent,
+        idle_seconds=spec.idle_seconds,
     )
 
 

@@ -118,6 +118,7 @@ def incumbents(
                 gang={name: tuple(devices) for name, devices in seats.items()}
                 if len(seats) > 1
                 else {},
+                idle=bool(lease.idle_since),
                 pinned=pinned,
             )
             for lot, seats in parts.items()

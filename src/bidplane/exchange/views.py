@@ -8,10 +8,12 @@ import msgspec
 
 from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
+from bidplane.api.lease import Phase
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
 from bidplane.core.chain import CHAIN
 from bidplane.core.market import (
     Ask,
+    Displaced,
     Incumbent,
     Lost,
     LotResult,
@@ -20,7 +22,7 @@ from bidplane.core.market import (
     RoundResult,
     Won,
 )
-from bidplane.core.market.explain import explain, explained_win, where
+from bidplane.core.market.explain import IDLE, explain, explain_standing, explained_win, where
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
 from bidplane.exchange.snapshot import lease_name
@@ -128,7 +130,8 @@ def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanati
     """Why the bid won or lost, to `agent` (None may see all); None if no round knows it."""
     lease = ledger.lease_of_bid(uid)
     if lease is not None and (lease.instant or lease.moved_from):
-        return _without_round(lease) if agent in (None, lease.agent) else None
+        known = _with_standing(_without_round(lease), lease)
+        return known if agent in (None, lease.agent) else None
     needle = msgspec.json.encode(uid)
     for record in _rounds_back(ledger):
         if lease is not None and record.at != lease.won_at:
@@ -140,8 +143,16 @@ def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanati
         if ask is not None:
             if agent is not None and ask.agent != agent:
                 return None
-            return _explained(record, ask, msgspec.json.decode(record.result, type=RoundResult))
+            result = msgspec.json.decode(record.result, type=RoundResult)
+            return _with_standing(_explained(record, ask, result), lease)
     return None
+
+
+def _with_standing(known: api.Explanation, lease: Lease | None) -> api.Explanation:
+    said = standing(lease) if lease is not None else ""
+    if not said:
+        return known
+    return msgspec.structs.replace(known, message=f"{known.message}; its lease is {said}")
 
 
 def _without_round(lease: Lease) -> api.Explanation:
@@ -256,7 +267,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         api.Outcome(
             agent=running[gone.lease].agent,
             event="Displaced",
-            message=f"outbid; compensated with {format_credits(gone.compensation)}",
+            message=_how_displaced(running[gone.lease], gone),
             pool=" + ".join(part.lot for part in parts_of(running[gone.lease])),
             lease=lease_name(gone.lease),
             gpus=sum(part.gpus for part in parts_of(running[gone.lease])),
@@ -289,6 +300,11 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
 def parts_of(lease: Incumbent) -> tuple[Incumbent, ...]:
     """What it has in each lot."""
     return (lease, *lease.also)
+
+
+def _how_displaced(lease: Incumbent, gone: Displaced) -> str:
+    idle = f" ({IDLE})" if lease.idle else ""
+    return f"outbid{idle}; compensated with {format_credits(gone.compensation)}"
 
 
 def _seat(one: Incumbent | Moved) -> str:
@@ -358,4 +374,13 @@ def lease_view(lease: Lease, now: int) -> api.LeaseView:
         won_at=stamp(lease.won_at),
         active_at=stamp(lease.active_at),
         reclaim_at=stamp(lease.reclaim_at),
+        idle_since=stamp(lease.idle_since),
+        message=standing(lease),
+    )
+
+
+def standing(lease: Lease) -> str:
+    over = lease.phase is Phase.RELEASED
+    return explain_standing(
+        idle=bool(lease.idle_since) and not over, breached=bool(lease.breached_at) and not over
     )

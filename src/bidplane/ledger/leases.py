@@ -206,6 +206,11 @@ def note_up(commit: Commit, id: str) -> None:
         )
 
 
+def note_idle(commit: Commit, id: str, since: int) -> None:
+    """Its GPUs do nothing since then; 0: they work, or nobody knows."""
+    commit.change_lease(msgspec.structs.replace(_lease(commit, id), idle_since=since))
+
+
 def is_unclaimed(lease: Lease, at: int) -> bool:
     """Whether it has kept others from its devices for long enough."""
     waiting = lease.phase is Phase.PENDING and lease.ready and not lease.claimed

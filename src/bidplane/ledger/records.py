@@ -179,6 +179,8 @@ class Lease(Record, frozen=True, kw_only=True):
     up_at: int = 0  # when what runs on it was ready
     # Since schema 7. What of it is of which pool; () where all of it is of `pool`.
     pools: tuple[PoolPart, ...] = ()
+    # Since schema 8. Since when its GPUs do nothing, if that is known; 0: they are in use.
+    idle_since: int = 0
 
     @property
     def pool_names(self) -> tuple[str, ...]:

@@ -10,7 +10,14 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
-from bidplane.core.market.explain import explain, explain_move, explain_sale, explained_win
+from bidplane.core.market.explain import (
+    IDLE,
+    explain,
+    explain_move,
+    explain_sale,
+    explain_standing,
+    explained_win,
+)
 from bidplane.errors import UserError
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Lease, Round, lease_id
@@ -107,10 +114,14 @@ def _sentence(ledger: Ledger, ask: Ask, result: RoundResult) -> str:
 
 def _ending(ledger: Ledger, uid: str) -> str:
     lease = ledger.lease(lease_id(uid))
-    if lease is None or not lease.reason:
+    if lease is None:
         return ""
+    if not lease.reason:
+        said = explain_standing(idle=bool(lease.idle_since), breached=bool(lease.breached_at))
+        return f"; its lease is {said}" if said else ""
     paid = f", compensated with {format_credits(lease.compensation)}" if lease.compensation else ""
-    return f"; its lease has ended or is ending ({lease.reason}{paid})"
+    idle = f", {IDLE}" if lease.idle_since else ""
+    return f"; its lease has ended or is ending ({lease.reason}{idle}{paid})"
 
 
 def _backwards(ledger: Ledger, *, at_once: int = 50) -> Iterator[Round]:

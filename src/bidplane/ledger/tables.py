@@ -75,6 +75,7 @@ CREATE TABLE lease (
     budget INTEGER NOT NULL DEFAULT 0, work TEXT NOT NULL DEFAULT '',
     moved_from TEXT NOT NULL DEFAULT '', up_at INTEGER NOT NULL DEFAULT 0,
     pools TEXT NOT NULL DEFAULT '[]',
+    idle_since INTEGER NOT NULL DEFAULT 0,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
@@ -98,7 +99,7 @@ CREATE TABLE journal (
 """
 
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -120,6 +121,9 @@ ALTER TABLE account ADD COLUMN marks TEXT NOT NULL DEFAULT '';
 """,
     7: """
 ALTER TABLE lease ADD COLUMN pools TEXT NOT NULL DEFAULT '[]';
+""",
+    8: """
+ALTER TABLE lease ADD COLUMN idle_since INTEGER NOT NULL DEFAULT 0;
 """,
 }
 

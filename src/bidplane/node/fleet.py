@@ -104,6 +104,7 @@ class PoolDeclaration(
     divides: Divides = Divides.WHOLE
     geometry: list[MigSlot] = []
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
+    idle_seconds: Seconds = 300
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -28,11 +28,13 @@ from bidplane.kube.client import Client, FollowingClient, Object, WatchEvent
 from bidplane.kube.forwarding import ForwardingClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import Clock
+from bidplane.node import simulatedmetrics
 from bidplane.node.fleet import Fleet
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
 from bidplane.runtime.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock
+from bidplane.telemetry.model import Counters
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import admit, crds_for, prepare_host
@@ -107,12 +109,22 @@ class World:
             case "exchange":
                 self.ledger = Ledger.open(self.ledger_file, durable=False)
                 work = Exchange(
-                    self._stepping(part), self.ledger, self._tokens, clock=self.clock
+                    self._stepping(part),
+                    self.ledger,
+                    self._tokens,
+                    clock=self.clock,
+                    counters=self._counters,
                 ).run()
             case "node":
                 self.nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
                 work = run_nodes(self.nodes, clock=self.clock)
         self._spawn(part, work)
+
+    async def _counters(self, nodes: Sequence[Object]) -> Sequence[Counters]:
+        """As the nodes' own servers would tell."""
+        if self.nodes is None or "node" not in self._tasks:
+            return []
+        return await simulatedmetrics.read(self._fleet, self.nodes, clock=self.clock)
 
     async def kill(self, part: Part) -> None:
         """As kill -9."""

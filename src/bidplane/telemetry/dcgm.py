@@ -50,6 +50,8 @@ METRICS = {
     "DCGM_FI_DEV_PCIE_LINK_GEN": Metric("pcie_link_generation", "PCIe current link generation."),
     "DCGM_FI_DEV_XID_ERRORS": Metric("xid", "Value of the last XID error encountered."),
 }
+# How much a GPU works.
+WORK_METRICS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
 _WHOLE = {
     "memory_used_bytes",
     "memory_free_bytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 import httpx2
@@ -31,8 +32,8 @@ class PrometheusReader:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def read(self) -> list[Counters]:
-        names = "|".join([*dcgm.METRICS, *dcgm.OWN])
+    async def read(self, *, only: Sequence[str] = ()) -> list[Counters]:
+        names = "|".join(only or [*dcgm.METRICS, *dcgm.OWN])
         return dcgm.counters(await self._query(f'{{__name__=~"{names}"}}'))
 
     async def _query(self, query: str) -> list[Point]:

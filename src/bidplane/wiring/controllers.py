@@ -29,6 +29,7 @@ from bidplane.controllers.nodelife import NodeLifeController
 from bidplane.controllers.requeue import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
+from bidplane.controllers.usage import UsageController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
@@ -66,6 +67,8 @@ class Controllers:
             LeaseController(self._host, self._planes, clock=clock).controller,
             # What a program holds is claimed while its beat goes on.
             HoldsController(self._host, self._planes, clock=clock).controller,
+            # A lease that stays without pods says so.
+            UsageController(self._host, self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
             # Deployments, Jobs, … as in any Kubernetes.

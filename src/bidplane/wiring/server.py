@@ -99,6 +99,7 @@ async def offer(host: Client, fleet: Fleet) -> None:
                 "divides": terms.divides.value,
                 "geometry": msgspec.to_builtins(terms.geometry),
                 "instantFloatPercent": terms.instant_float_percent,
+                "idleSeconds": terms.idle_seconds,
             },
         }
         with suppress(AlreadyExists):

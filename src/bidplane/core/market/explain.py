@@ -115,6 +115,15 @@ def explain_win(
     return f"won {what}{also} at {format_credits(price)} per GPU-hour"
 
 
+IDLE = "idle: no incumbent weight"
+_BREACHED = "breached: a device of it, or its node, is gone; no rent runs, giving it back is free"
+
+
+def explain_standing(*, idle: bool, breached: bool) -> str:
+    """What there is to say of a running lease; "" of one that is as it should be."""
+    return "; ".join(filter(None, (_BREACHED if breached else "", IDLE if idle else "")))
+
+
 def explain_move(gpus: int, price: int, lot: str) -> str:
     """Of what was kept for who made room for another."""
     what = f"{_gpus(gpus)} in {lot}, kept for it when its lease was moved"

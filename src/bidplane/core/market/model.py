@@ -158,6 +158,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     share: str = ""  # the leaf it has of each of its devices, if not the whole
     places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
     movable: bool = False  # its agent lets it be moved to other devices, for its compensation
+    idle: bool = False  # its GPUs do nothing: it ranks by its bid alone
     pinned: bool = False  # nobody new can have its devices now, so nobody contests it
     # What it has in other lots, under the same id: it is kept, or ends, as a whole. Of each, the
     # compensation is what that lot's fund owes.
