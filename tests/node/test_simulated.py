@@ -5,10 +5,11 @@ import asyncio
 import pytest
 
 from bidplane.api import labels
-from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.kinds import LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.core import nodelife
 from bidplane.core.mig import Slot
 from bidplane.core.simulation import read
-from bidplane.machinery.clock import parse_rfc3339
+from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.simulatedstatus import devices_of, restarts
 
@@ -41,6 +42,39 @@ def test_registering_again_changes_nothing_unless_the_fleet_did(stories):
         await asyncio.sleep(1)
         slice_ = await site.client.get(RESOURCE_SLICE, "h100-a-gpus")
         assert (slice_["spec"]["pool"]["generation"], len(slice_["spec"]["devices"])) == (2, 4)
+
+    stories(story)
+
+
+def test_a_node_that_was_given_up_says_that_it_is_ready_again(stories):
+    """On a cluster: the process stood still, and the node's heartbeat with it."""
+
+    async def story(site):
+        nodes = site.nodes
+
+        async def beats(seconds):
+            task = asyncio.create_task(nodes.beat())
+            await asyncio.sleep(seconds)
+            task.cancel()
+
+        async def ready():
+            node = await site.client.get(NODE, "h100-a")
+            return next(c["status"] for c in node["status"]["conditions"] if c["type"] == "Ready")
+
+        async def given_up():
+            node = await site.client.get(NODE, "h100-a")
+            lease = await site.client.get(LEASE, "h100-a", "kube-node-lease")
+            now = site.clock.now()
+            conditions = nodelife.judge(node, lease, now=now, stamp=rfc3339(now)).conditions
+            said = {"status": {"conditions": conditions}}
+            await site.client.patch(NODE, "h100-a", said, subresource="status")
+
+        await beats(25)
+        await asyncio.sleep(60)
+        await given_up()
+        assert await ready() == "Unknown"
+        await beats(5)
+        assert await ready() == "True"
 
     stories(story)
 

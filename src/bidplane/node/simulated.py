@@ -29,6 +29,10 @@ from bidplane.node.heartbeat import RENEW_SECONDS, beat
 from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
 from bidplane.node.simulatedpods import SimulatedPods
 
+# A node that was so late may have been given up: it says that it is ready, and again, since who
+# gave it up may do so a moment later, from what it knew before.
+_LATE_SECONDS = 3 * RENEW_SECONDS
+_TOLD_AGAIN = 3
 _AT_ONCE = 16  # nodes registered, or kept alive, at a time
 
 log = structlog.get_logger(__name__)
@@ -56,6 +60,8 @@ class SimulatedNodes:
         self._alone = alone
         self.registered = asyncio.Event()
         self._names = {node.name for node in fleet.nodes}
+        self._beaten: dict[str, float] = {}  # by node: its last heartbeat
+        self._doubted: dict[str, int] = {}  # how often it has yet to say that it is ready
         self._recorder = Recorder("bidplane-node", clock=clock)
         self.pods = Informer(client, POD, clock=clock)
         self.life = SimulatedPods(client, fleet, self._recorder, clock=clock, address=address)
@@ -82,14 +88,26 @@ class SimulatedNodes:
         """For a cluster whose controllers give up nodes that do not renew their Leases."""
         while True:
             for some in self._in_turn():
-                await asyncio.gather(*(self._beat(node.name) for node in some))
+                await asyncio.gather(*map(self._beat, some))
             await self._clock.sleep(RENEW_SECONDS)
 
-    async def _beat(self, node: str) -> None:
+    async def _beat(self, node: NodeDeclaration) -> None:
+        now = self._clock.now()
+        if now - self._beaten.get(node.name, now) > _LATE_SECONDS:
+            self._doubted[node.name] = _TOLD_AGAIN
         try:
-            await beat(self._client, node, now=self._clock.now())
+            await beat(self._client, node.name, now=now)
+            self._beaten[node.name] = now
+            if self._doubted.get(node.name):
+                await self._tell(node)
+                self._doubted[node.name] -= 1
         except ApiError as error:
-            log.warning("retrying", node=node, error=str(error))
+            log.warning("retrying", node=node.name, error=str(error))
+
+    async def _tell(self, node: NodeDeclaration) -> None:
+        await self._client.patch(
+            NODE, node.name, {"status": self._node_status(node)}, subresource="status"
+        )
 
     async def _forget_others(self, slices: Mapping[str, list[Object]]) -> None:
         """What an earlier fleet had and this one has not is no longer for sale."""
@@ -108,9 +126,7 @@ class SimulatedNodes:
     async def _register(self, node: NodeDeclaration, slices: Sequence[Object]) -> None:
         with suppress(AlreadyExists):
             await self._client.create(NODE, fleets.node_object(node))
-        await self._client.patch(
-            NODE, node.name, {"status": self._node_status(node)}, subresource="status"
-        )
+        await self._tell(node)
         published = slices_of(fleets.machine_of(node), taint_degraded=node.taint_degraded)
         await self._publish(published, {one["metadata"]["name"]: one for one in slices})
         for words in degraded(published):
