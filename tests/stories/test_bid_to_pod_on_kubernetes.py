@@ -48,8 +48,10 @@ WITHIN = 30.0
 
 
 @asynccontextmanager
-async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, Planes]]:
-    """Bidplane on the cluster, all in this process."""
+async def installed(
+    cluster: Any, folder: Path, fleet: Fleet = FLEET, *, beats: bool = False
+) -> AsyncIterator[tuple[Client, Planes]]:
+    """Bidplane on the cluster, all in this process; with `beats`, its nodes hold their Leases."""
     clock, tokens = SystemClock(), Tokens(b"test")
     clients = [
         HttpClient(cluster.url, token=cluster.token, ca_file=str(cluster.ca_file)) for _ in range(3)
@@ -65,13 +67,13 @@ async def installed(cluster: Any, folder: Path) -> AsyncIterator[tuple[Client, P
         ca="the certificate",
     )
     ledger = Ledger.open(folder / "ledger.db")
-    await offer(host, FLEET)
+    await offer(host, fleet)
     driver = EmbeddedDriver(planes, "https://127.0.0.1")
-    nodes = SimulatedNodes(for_node, FLEET, clock=clock, address="127.0.0.1", port=10250)
+    nodes = SimulatedNodes(for_node, fleet, clock=clock, address="127.0.0.1", port=10250)
     parts = [
         asyncio.create_task(Controllers(host, driver, clock=clock).run()),
         asyncio.create_task(Exchange(for_exchange, ledger, tokens, clock=clock).run()),
-        asyncio.create_task(run_nodes(nodes, clock=clock)),
+        asyncio.create_task(run_nodes(nodes, clock=clock, beats=beats)),
     ]
     try:
         yield host, planes
@@ -120,6 +122,18 @@ def waits(pod: Any) -> bool:
     return any(c.get("reason") == "Outbid" for c in conditions)
 
 
+async def end(host: Client, agent: str) -> None:
+    """Delete an agent, and wait until all of it is gone."""
+    await host.delete(AGENT, agent)
+    async with asyncio.timeout(WITHIN):
+        while True:
+            try:
+                await host.get(AGENT, agent)
+            except NotFound:
+                return
+            await asyncio.sleep(0.1)
+
+
 async def story(cluster: Any, folder: Path) -> None:
     async with installed(cluster, folder) as (host, planes):
         for name, price in (("trainer", "1.00"), ("chat", "6.00")):
@@ -146,14 +160,7 @@ async def story(cluster: Any, folder: Path) -> None:
         await until(trainer, POD, "train", phase("Running"))
 
         for name in ("chat", "trainer"):
-            await host.delete(AGENT, name)
-            async with asyncio.timeout(WITHIN):
-                while True:
-                    try:
-                        await host.get(AGENT, name)
-                    except NotFound:
-                        break
-                    await asyncio.sleep(0.1)
+            await end(host, name)
         assert not (await host.list(GPU_LEASE)).items
         assert planes.names() == []
     report = verify(folder / "ledger.db")
