@@ -6,6 +6,7 @@ its node, so a node that cannot take a pod has nothing for sale.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import msgspec
@@ -86,10 +87,9 @@ def where_they_are(
 def down(
     nodes: Mapping[str, NodeState],
     published: Iterable[Sequence[DeviceView]],
-    leases: Iterable[Object],
+    leased: AbstractSet[str],
 ) -> dict[str, int]:
-    """By node that is gone (0) or known not to be ready: since when."""
+    """By node that is gone (0) or known not to be ready: since when. `leased`: those in use."""
     found = {node.name: node.down_since for node in nodes.values() if node.down_since is not None}
     names = {some[0].device.node for some in published if some}
-    names |= {device["node"] for lease in leases for device in lease["spec"].get("devices") or ()}
-    return {**found, **dict.fromkeys(names - nodes.keys(), 0)}
+    return {**found, **dict.fromkeys((names | leased) - nodes.keys(), 0)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -166,6 +166,7 @@ class Reader:
         self._bids = Decoded(bid_view)
         self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
         self._nodes = Decoded(nodestate.state_of)
+        self._leases = Decoded(lease_marks)
         self._parts = Decoded(parts.cards)
 
     def take(
@@ -179,7 +180,7 @@ class Reader:
         nodes: Iterable[Object],
         claims: Iterable[Object] = (),
     ) -> Snapshot:
-        leases, slices = list(leases), list(slices)
+        slices, marks = list(slices), self._leases.of(leases)
         known = {node.name: node for node in self._nodes.of(nodes)}
         published = self._slices.of(slices)
         devices = tuple(view for some in published for view in where_they_are(some, known))
@@ -192,12 +193,12 @@ class Reader:
             cards=self._cards(slices) if _asks_for_cards(terms, devices) else {},
             # Of a gang, time is charged from the first block that is claimed, and it has left
             # when no block of it is in use any more.
-            claimed=frozenset(lease_of(lease) for lease in leases if is_claimed(lease)),
-            left=frozenset(_left(leases)),
-            up=frozenset(lease_of(lease) for lease in leases if _says(lease, UP)),
+            claimed=frozenset(lease.id for lease in marks if lease.claimed),
+            left=frozenset(_left(marks)),
+            up=frozenset(lease.id for lease in marks if lease.up),
             unusable=frozenset(_unusable(claims)),
-            down=down(known, published, leases),
-            unused=_unused(leases),
+            down=down(known, published, {node for lease in marks for node in lease.nodes}),
+            unused=_unused(marks),
         )
 
     def _cards(self, slices: Iterable[Object]) -> parts.Cards:
@@ -244,26 +245,47 @@ def _unusable(claims: Iterable[Object]) -> Iterator[str]:
             yield lease.removeprefix(LEASE_PREFIX).partition("-")[0]
 
 
-def _left(leases: Iterable[Object]) -> Iterator[str]:
-    by_lease: dict[str, list[Object]] = {}
-    for lease in leases:
-        by_lease.setdefault(lease_of(lease), []).append(lease)
-    for id, blocks in by_lease.items():
-        if all(map(is_deleted, blocks)):
-            yield id
+class LeaseMarks(NamedTuple):
+    """What others said on the object that shows a lease, or a block of one."""
+
+    id: str
+    nodes: tuple[str, ...]
+    claimed: bool
+    deleted: bool
+    up: bool
+    unused_since: int  # milliseconds; 0: a pod is on it, as far as is known
 
 
-def _unused(leases: Iterable[Object]) -> dict[str, int]:
+def lease_marks(lease: Object) -> LeaseMarks:
+    said = _condition(lease, IN_USE)
+    left = said.get("lastTransitionTime", "") if said.get("status") == "False" else ""
+    devices = (lease.get("spec") or {}).get("devices") or ()
+    return LeaseMarks(
+        id=lease_of(lease),
+        nodes=tuple({device["node"]: None for device in devices}),
+        claimed=is_claimed(lease),
+        deleted=is_deleted(lease),
+        up=_condition(lease, UP).get("status") == "True",
+        unused_since=1000 * _seconds(left),
+    )
+
+
+def _left(leases: Iterable[LeaseMarks]) -> set[str]:
+    """A gang has left when all of its blocks have."""
+    leases = list(leases)
+    staying = {lease.id for lease in leases if not lease.deleted}
+    return {lease.id for lease in leases} - staying
+
+
+def _unused(leases: Iterable[LeaseMarks]) -> dict[str, int]:
     """Those no pod is on, since when; of a gang, since the last of its blocks was left."""
+    leases = list(leases)
+    used = {lease.id for lease in leases if not lease.unused_since}
     found: dict[str, int] = {}
     for lease in leases:
-        conditions = (lease.get("status") or {}).get("conditions") or ()
-        said = next((c for c in conditions if c.get("type") == IN_USE), None)
-        left = said is not None and said.get("status") == "False"
-        since = 1000 * _seconds(said.get("lastTransitionTime", "")) if said and left else 0
-        id = lease_of(lease)
-        found[id] = max(found.get(id, since), since) if since and found.get(id, since) else 0
-    return {id: since for id, since in found.items() if since}
+        if lease.id not in used:
+            found[lease.id] = max(found.get(lease.id, 0), lease.unused_since)
+    return found
 
 
 def agent_view(agent: Object) -> AgentView:
@@ -426,12 +448,13 @@ def is_deleted(obj: Object) -> bool:
 
 
 def is_claimed(lease: Object) -> bool:
-    return _says(lease, CLAIMED)
+    return _condition(lease, CLAIMED).get("status") == "True"
 
 
-def _says(lease: Object, condition: str) -> bool:
+def _condition(lease: Object, type_: str) -> Object:
+    """{} if nobody has said it."""
     conditions = (lease.get("status") or {}).get("conditions") or ()
-    return any(c.get("type") == condition and c.get("status") == "True" for c in conditions)
+    return next((c for c in conditions if c.get("type") == type_), {})
 
 
 def _seconds(stamp: str) -> int:
