@@ -338,3 +338,23 @@ def test_exact_pools_are_cleared_to_the_optimum_together(both: Market) -> None:
     # It pays what it keeps from the other: 3.60 for one GPU, over nine, and one more.
     assert both.lease("b1").win_price == PRICE // 9 + 1
     sound(both)
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_an_idle_one_ranks_by_its_bid_alone_in_every_lot(both: Market, rests: bool) -> None:
+    """All of its pools must call it idle: the longest of their windows counts, and 0 is never."""
+    both.round(joint("b1", "trainer", PRICE, ("h100", 8), ("l40", 1)))
+    both.claim("b1")
+    both.round(after=400)
+    left = {both.lease("b1").id: round(both.now * 1000) - 399_000}
+    longer = msgspec.structs.replace(L40, idle_seconds=600)
+    both.round(unused=left, pools=(pool(), longer))
+    assert both.lease("b1").idle_since == 0
+    never = msgspec.structs.replace(L40, idle_seconds=0)
+    both.round(pools=(pool(), never))
+    assert both.lease("b1").idle_since == 0
+    both.round(pools=(pool(), L40), unused=left if rests else {})
+    report = both.round(bid("a", "chat", 8, PRICE + 1, pool="h100"))
+    assert (report.bids["a"].phase is BidPhase.WON) is rests
+    assert (both.lease("b1").phase is Phase.DRAINING) is rests
+    sound(both)

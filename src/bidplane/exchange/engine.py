@@ -47,6 +47,7 @@ from bidplane.exchange.opening import (
 )
 from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
+from bidplane.exchange.using import idle_window
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.leases import Budget, Term, Winner, is_protected
@@ -201,9 +202,9 @@ def _note_idle(commit: Commit, snapshot: Snapshot) -> None:
     What GPUs tell of themselves decides; where they tell nothing, a lease that no pod has been
     on for as long is idle, too. All else counts as in use.
     """
-    windows = {pool.name: 1000 * pool.idle_seconds for pool in snapshot.pools}
+    windows = {pool.name: pool.idle_seconds for pool in snapshot.pools}
     for lease in commit.live_leases():
-        window = windows.get(lease.pool, 0)
+        window = 1000 * idle_window(lease, windows)
         if lease.phase is not Phase.ACTIVE:
             continue
         since = snapshot.idle.get(lease.id, 0)

@@ -73,11 +73,17 @@ class Watch:
                 self._uses.get(lease.id, Use()),
                 at,
                 idle.together(told.get(key) for key in _keys(lease, uuids, made)),
-                window_seconds=windows.get(lease.pool, 0),
+                window_seconds=idle_window(lease, windows),
             )
             for lease in leases
         }
         return self.idle.keys() != before
+
+
+def idle_window(lease: Lease, windows: Mapping[str, int]) -> int:
+    """In seconds: of several pools, the longest; 0, if one of them calls nobody idle."""
+    found = [windows.get(pool, 0) for pool in lease.pool_names]
+    return max(found) if all(found) else 0
 
 
 def _told(counters: Iterable[Counters]) -> dict[Instance, float]:
