@@ -168,8 +168,13 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             blocks=draw(st.sampled_from([1, 1, 2])),
             spread=draw(st.sampled_from([False, False, True])),
             share=draw(st.sampled_from(["", "", "", "1/2", "1/2", "1/8"])),
+            whole_domain=draw(st.sampled_from([False, False, True])),
         )
         for i in range(draw(st.integers(0, 8)))
+    ]
+    asks = [
+        msgspec.structs.replace(ask, whole_domain=False) if ask.share or ask.spread else ask
+        for ask in asks
     ]
     if len(asks) > 1 and draw(st.booleans()):
         last = asks.pop()

@@ -74,6 +74,12 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
             assert won.weight == won.gpus * {"1/2": 28, "1/8": 7}[won.share]
         elif ask.spread:
             assert won.gpus == ask.gpus
+        elif ask.whole_domain:
+            size = {
+                domain.size for lot in given.lots for domain in lot.domains if lot.name == won.lot
+            }
+            assert won.gpus == ask.blocks * max(size)
+            assert won.gpus >= ask.blocks * ask.gpus
         else:
             assert won.gpus == ask.blocks * (block_size(ask.gpus, chain[won.lot]) or 0)
     incumbents = {i.id: i for i in given.incumbents}

@@ -239,6 +239,27 @@ def test_a_claim_that_pods_share_is_one_lease_until_the_last_of_them_ends() -> N
     played(story)
 
 
+def test_all_is_a_whole_domain() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        everything = claim("everything", 1)
+        request = everything["spec"]["devices"]["requests"][0]
+        request["exactly"] = {"deviceClassName": "gpu.bidplane.dev", "allocationMode": "All"}
+        await plane.create(RESOURCE_CLAIM, everything, "default")
+        await plane.create(POD, pod("greedy", resourceClaimName="everything"), "default")
+
+        async def runs() -> bool:
+            return await phase(world, "greedy") == "Running"
+
+        await world.until(runs, within=120)
+        (lease,) = (await world.client().list(GPU_LEASE)).items
+        assert len(lease["spec"]["devices"]) == 8
+        found = await plane.get(RESOURCE_CLAIM, "everything", "default")
+        assert len(found["status"]["allocation"]["devices"]["results"]) == 8
+
+    played(story)
+
+
 def test_nine_of_a_domain_of_eight_is_refused_with_what_there_is() -> None:
     async def story(world: World) -> None:
         plane = world.client("trainer")

@@ -69,6 +69,7 @@ class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pool: str = ""
     blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
     spread: bool = False
+    whole_domain: bool = False
     share: str = ""
     selector: str = ""
     match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
@@ -84,6 +85,8 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # A gang: so many blocks of `gpus`, each in one link domain, all of them or none.
     blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
     spread: bool = False  # the GPUs need not be in one link domain
+    # All GPUs of one link domain, however many those are; `gpus` is the least.
+    whole_domain: bool = False
     share: str = ""  # a part of one GPU instead: "1/2", "1/4", "1/8", or a MIG profile
     selector: str = ""  # CEL over `device`, as in a DRA request: which devices will do
     # Attributes in which all devices of a block must be equal.

@@ -208,6 +208,13 @@ def shape_problems(spec: BidSpec) -> Iterator[str]:
                 f"{field}: a bid for {choice.share!r} is for one part of one GPU: set gpus to 1,"
                 " and blocks for several"
             )
+        if choice.whole_domain and (
+            choice.share or choice.spread or choice.also or choice.one_node
+        ):
+            yield (
+                f"{field}: wholeDomain is a link domain by itself: take out share, spread, also and"
+                " oneNode"
+            )
         if choice.share and (choice.also or choice.one_node):
             yield (
                 f"{field}: {choice.share!r} is a part of a GPU, which is sold by itself: bid for it"

@@ -135,6 +135,12 @@ def blocks_in(domains: Iterable[int], chain: Chain) -> dict[int, int]:
     return {size: sum(n // size for n in sizes) for size in chain}
 
 
+def whole_domain(domains: Iterable[int], chain: Chain) -> int:
+    """How many GPUs a whole domain is, where each is one block; 0 where they are not."""
+    sizes = set(domains)
+    return max(sizes) if len(sizes) == 1 and sizes <= set(chain) else 0
+
+
 def anywhere(gpus: int, blocks: Mapping[int, int]) -> Block | None:
     """
     So many GPUs wherever they are: in as few blocks as there are of each size; None if there are

@@ -249,14 +249,15 @@ def _together(needs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
     first, *also = known
     if not also:
         return first
-    # A part of a GPU is sold by itself.
-    return None if any("share" in n for n in known) else {**first, "also": also, "oneNode": True}
+    # A part of a GPU is sold by itself, and so is all of a domain.
+    alone = any("share" in need or "wholeDomain" in need for need in known)
+    return None if alone else {**first, "also": also, "oneNode": True}
 
 
 def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
-    if request.everything or request.admin or request.capacity or request.tolerations:
+    if request.admin or request.capacity or request.tolerations:
         return None
-    if request.device_class == "mig.nvidia.com":
+    if request.device_class == "mig.nvidia.com" and not request.everything:
         # Instances are sold by their profile, which the claim must say, and say no more.
         profile = _PROFILE.fullmatch(request.selectors[0]) if len(request.selectors) == 1 else None
         if profile is None or claim.constraints or request.count != 1:
@@ -264,7 +265,9 @@ def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
         return {"gpus": 1, "share": profile[2]}
     if request.device_class not in (labels.DEVICE_CLASS, "gpu.nvidia.com"):
         return None
-    made: dict[str, Any] = {"gpus": request.count}
+    # All there are is a domain as it is: nobody else has a part of it.
+    everything = {"gpus": 1, "wholeDomain": True}
+    made: dict[str, Any] = everything if request.everything else {"gpus": request.count}
     if request.selectors:
         made["selector"] = " && ".join(
             source if len(request.selectors) == 1 else f"({source})" for source in request.selectors
@@ -286,7 +289,7 @@ def _refusal(claims: Sequence[Claim], nodes: Sequence[str]) -> str:
     return (
         f"no devices as the claim wants them {have}, and it is no block the market sells: lease"
         f" first, with a Bid for {count} GPUs (spec: {{gpus: {count}, maxPrice: …}}), or claim"
-        f" requests of class {labels.DEVICE_CLASS} with count 1, 2, 4 or 8, and no constraint"
+        f" requests of class {labels.DEVICE_CLASS} with a count, and no constraint"
         " between them"
     )
 

@@ -288,6 +288,8 @@ def _meant(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> list[BidV
 
 
 def _sold(choice: BidView, lease: Lease, chains: Mapping[str, Chain]) -> int:
+    if choice.whole_domain:
+        return lease.gpus  # however many its domain had
     total = 0
     for need in choice.needs:
         size = block_size(need.gpus, chains.get(need.pool or lease.pool, CHAIN)) or need.gpus

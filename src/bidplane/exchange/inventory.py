@@ -16,8 +16,9 @@ from bidplane.api.bid import BidReason
 from bidplane.api.lease import Device, Phase
 from bidplane.api.pool import Divides
 from bidplane.core import mig
-from bidplane.core.chain import FRACTIONS, Chain, Leaf, uncut
+from bidplane.core.chain import FRACTIONS, Chain, Leaf, uncut, whole_domain
 from bidplane.core.market import Domain, Incumbent, preemption
+from bidplane.core.market.explain import NO_WHOLE_DOMAIN
 from bidplane.core.market.lots import Kind, partition
 from bidplane.core.market.model import ONE, Moved, Won
 from bidplane.exchange.devices import DeviceView
@@ -41,6 +42,11 @@ class Stock(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @property
     def devices(self) -> int:
         return sum(len(devices) for devices in self.domains.values())
+
+    @cached_property
+    def domain(self) -> int:
+        """How many GPUs a whole domain is, where each is one block; else 0."""
+        return whole_domain(map(len, self.domains.values()), self.pool.chain)
 
     @cached_property
     def where(self) -> dict[Device, str]:
@@ -96,6 +102,8 @@ class Shop(NamedTuple):
                 why.append(self.refused[key])
             elif bid.selector and item.lot not in self.true_of.get(key, ()):
                 why.append((BidReason.SELECTS_NOTHING, _NOTHING))
+            elif bid.whole_domain and not item.domain:
+                why.append((BidReason.CONSTRAINT_NOT_SOLD, NO_WHOLE_DOMAIN))
             elif (unkept := _unkept(item, bid)) is not None:
                 why.append((BidReason.CONSTRAINT_NOT_SOLD, unkept))
             else:

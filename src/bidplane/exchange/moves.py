@@ -79,5 +79,7 @@ def _can_take_up(bid: BidView, kept: Lease, shop: Shop, chain: Chain) -> bool:
         return False
     where = [item.lot for item in shop.stocks if kept.devices[0].whole in item.where]
     # A block of a size that is sold no more is still whose bid asks for exactly as much.
-    wanted = (bid.gpus, None if bid.share else block_size(bid.gpus, chain))
+    wanted = {bid.gpus, None if bid.share else block_size(bid.gpus, chain)}
+    if bid.whole_domain:
+        wanted = {item.domain for item in shop.stocks if item.lot in where}
     return kept.gpus in wanted and set(where) <= set(shop.lots_for(bid))

@@ -102,7 +102,8 @@ def _waiting(standing: Sequence[BidView], item: Stock) -> set[int]:
                 block = anywhere(choice.gpus, blocks)
                 found.update(sizes_of(block) if block else ())
             else:
-                found.add(block_size(choice.gpus, pool.chain) or choice.gpus)
+                size = item.domain if choice.whole_domain else block_size(choice.gpus, pool.chain)
+                found.add(size or choice.gpus)
     return found
 
 
@@ -178,6 +179,7 @@ def _shape(need: BidView) -> dict[str, Any]:
         "gpus": need.gpus,
         "blocks": need.blocks,
         "spread": need.spread,
+        "whole_domain": need.whole_domain,
         "share": need.share,
     }
 
@@ -270,7 +272,8 @@ def weight_in(bid: BidView, item: Stock) -> int:
         return leaf.weight * bid.gpus * bid.blocks if leaf else 0
     if bid.spread:
         return GPU_WEIGHT * bid.gpus
-    return GPU_WEIGHT * (block_size(bid.gpus, item.pool.chain) or bid.gpus) * bid.blocks
+    size = item.domain if bid.whole_domain else block_size(bid.gpus, item.pool.chain)
+    return GPU_WEIGHT * (size or bid.gpus) * bid.blocks
 
 
 def weight_of(bid: BidView, stocks: Sequence[Stock]) -> int:

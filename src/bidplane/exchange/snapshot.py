@@ -72,6 +72,7 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     pool: str = ""
     blocks: int = 1
     spread: bool = False
+    whole_domain: bool = False
     share: str = ""
     selector: str = ""
     match: tuple[str, ...] = ()
@@ -389,6 +390,7 @@ def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
         pool=choice.pool,
         blocks=choice.blocks,
         spread=choice.spread,
+        whole_domain=choice.whole_domain,
         share=choice.share,
         selector=choice.selector,
         match=tuple(choice.match_attribute),

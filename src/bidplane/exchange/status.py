@@ -125,7 +125,7 @@ def _how_won(bid: BidView, lease: Lease) -> str:
 def _asked(bid: BidView, lease: Lease) -> int:
     """How many GPUs the alternative that won had asked for."""
     asked = (
-        choice.asked
+        0 if choice.whole_domain else choice.asked
         for choice in (bid, *bid.otherwise)
         if choice.price == lease.max_price and choice.asked <= lease.gpus
     )

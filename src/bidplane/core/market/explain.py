@@ -53,6 +53,8 @@ def _explain(loss: Lost) -> str:
                 "no machine has all of what it asks for, which must be in one; ask for less, or"
                 " for other GPUs"
             )
+        case BidReason.CONSTRAINT_NOT_SOLD:
+            return NO_WHOLE_DOMAIN
         case BidReason.SHAPE_NOT_SOLD:
             return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"
         case BidReason.NO_SUCH_POOL:
@@ -99,6 +101,12 @@ def explained_win(ask: Ask, won: Won) -> str:
     return explain_win(ask.asked, won.gpus, won.price, won.lot, won.share, by_lot=won.by_lot)
 
 
+NO_WHOLE_DOMAIN = (
+    "wholeDomain: its link domains are not of one size, or none that it sells as a block; ask for a"
+    " number of GPUs, or the pool's owner to add that size to its chain"
+)
+
+
 def explain_win(
     asked: int,
     sold: int,
@@ -109,7 +117,7 @@ def explain_win(
     by_lot: Mapping[str, int] = _ONE_LOT,
 ) -> str:
     """`by_lot`: of several lots, or pools, how many of each."""
-    surplus = f" (asked for {asked})" if sold != asked else ""
+    surplus = f" (asked for {asked})" if asked and sold != asked else ""
     what = _each(by_lot) if by_lot else f"{_gpus(sold, share)}{surplus} in {lot}"
     also = surplus if by_lot else ""
     return f"won {what}{also} at {format_credits(price)} per GPU-hour"

@@ -23,6 +23,7 @@ from bidplane.core.chain import (
     anywhere,
     block_size,
     blocks_in,
+    whole_domain,
 )
 
 ONE = 1024  # a rank weight of 1.0
@@ -65,11 +66,13 @@ class Extent(NamedTuple):
     devices: int
     blocks: dict[int, int]  # by size of its chain: how many there are
     leaves: tuple[Leaf, ...]
+    domain: int = 0  # the size of its domains, if each of them is one block
 
     @classmethod
     def of(cls, lot: Lot) -> Extent:
         sizes = [domain.size + domain.closed for domain in lot.domains]
-        return cls(sum(sizes), blocks_in(sizes, lot.chain), lot.leaves)
+        whole = whole_domain(sizes, lot.chain)
+        return cls(sum(sizes), blocks_in(sizes, lot.chain), lot.leaves, whole)
 
     @property
     def chain(self) -> Chain:
@@ -86,6 +89,7 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     price: int  # the most it will pay per GPU-hour
     blocks: int = 1  # so many of those, each in a domain, all or none
     spread: bool = False  # the GPUs may be anywhere: sold as they are, in several blocks
+    whole_domain: bool = False  # all of a domain, which has at least `gpus`
     share: str = ""  # a leaf instead of GPUs; `gpus` × `blocks` says how many
     lot: str = ""  # "" is routed
     lots: tuple[str, ...] = ()  # among these, if not among all
@@ -106,7 +110,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def asked(self) -> int:
-        """How many GPUs, or parts of one, in all."""
+        """How many GPUs, or parts of one, in all; 0 of a domain, however many that has."""
+        if self.whole_domain:
+            return 0
         if self.one_node:
             return self.blocks * (self.gpus + sum(need.gpus for need in self.also))
         return self.gpus * self.blocks + sum(need.gpus * need.blocks for need in self.also)
@@ -133,7 +139,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
             return shares if sold else BidReason.SHAPE_NOT_SOLD
         if self.spread:
             return anywhere(self.gpus, extent.blocks) or BidReason.LARGER_THAN_EVERY_DOMAIN
-        size = block_size(self.gpus, extent.chain)
+        if self.whole_domain and not extent.domain:
+            return BidReason.CONSTRAINT_NOT_SOLD
+        # A block as large as every domain is all of one, wherever it is placed.
+        size = block_size(self.gpus, (extent.domain,) if self.whole_domain else extent.chain)
         if size is None or self.blocks > extent.blocks[size]:
             return BidReason.LARGER_THAN_EVERY_DOMAIN
         return Block(size, count=self.blocks)
