@@ -73,8 +73,8 @@ def test_a_container_that_joins_runs_beside_the_others(box):
         assert await state(box, "web", "with", "running")
         assert len(pids_with("662.25")) >= 1
         await box.delete("web", grace_seconds=1)
-        await box.until_phase("web", "gone")
-        await box.until(lambda: not pids_with("662.25"))
+        await box.until(lambda: not box.node.runtime.pods())
+        assert not pids_with("662.25")
 
     box(story)
 

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,27 +59,33 @@ def test_pods_get_users_of_their_own_and_give_them_back(box, monkeypatch):
         for name in "ab":
             await box.create(name, f"exec sleep 77{name == 'b':d}.125")
             await box.until_phase(name, "Running")
-        first = {user("770.125"), user("771.125")}
+        first = {await user(box, "770.125"), await user(box, "771.125")}
         assert first == {users.FIRST, users.FIRST + 1}
         await box.stop()
         await box.start()
         await box.create("c", "exec sleep 772.125")
         await box.until_event("c", "FailedPrepareDynamicResources")
         assert await box.phase("c") == "Pending"
-        freed = user("770.125")
+        freed = await user(box, "770.125")
         await box.delete("a", grace_seconds=0)
         await box.until_phase("c", "Running")
-        assert user("772.125") == freed
+        assert await user(box, "772.125") == freed
 
     box(story)
 
 
-def user(marker):
-    """Who runs `sleep MARKER` of this machine."""
-    [found] = {os.stat(f"/proc/{pid}").st_uid for pid in pids_with(marker) if told(pid) == "sleep"}
-    return found
+async def user(box, marker):
+    """Who runs `sleep MARKER` of this machine, once that is what runs."""
+
+    def found():
+        return {owner for pid in pids_with(marker) if (owner := of_sleep(pid)) is not None}
+
+    [one] = await box.until(found)
+    return one
 
 
-def told(pid):
-    with open(f"/proc/{pid}/comm") as file:
-        return file.read().strip()
+def of_sleep(pid):
+    with suppress(OSError), open(f"/proc/{pid}/comm") as file:
+        if file.read().strip() == "sleep":
+            return os.stat(f"/proc/{pid}").st_uid
+    return None
