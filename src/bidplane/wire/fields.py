@@ -81,7 +81,14 @@ def element(item: Any, shape: Shape) -> str:
                 " (and doesn't have default value)"
             )
         keys[key] = found
+    if len(keys) == 1 and type(found) is str:
+        return _by_one_name(key, found)
     return "k:" + _compact(dict(sorted(keys.items())))
+
+
+@functools.lru_cache(_SHARED)  # of containers, types of conditions
+def _by_one_name(key: str, value: str) -> str:
+    return "k:" + _compact({key: value})
 
 
 def _default(shape: Shape | None) -> Any:

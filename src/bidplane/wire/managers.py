@@ -119,6 +119,9 @@ def of(new: Object, old: Object | None) -> tuple[list[Manager], bool]:
     nothing. `[{}]` is the way to say: forget them all.
     """
     sent = new["metadata"].get("managedFields")
+    kept = old["metadata"].get("managedFields") if old is not None else None
+    if sent and sent is kept:
+        return _stored(kept), True
     if sent == [{}]:
         return [], False
     if sent:
@@ -128,7 +131,6 @@ def of(new: Object, old: Object | None) -> tuple[list[Manager], bool]:
             pass
     if old is None:
         return [], True
-    kept = old["metadata"].get("managedFields")
     return _stored(kept), bool(kept)
 
 

@@ -40,7 +40,16 @@ from bidplane.wiring.life import PlaneLife
 
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
     """What a plane refuses beyond Kubernetes' own rules: asks that cannot be read."""
-    return asks.problems(kind, new)
+    return [] if _asks_the_same(new, old) else asks.problems(kind, new)
+
+
+def _asks_the_same(new: Object, old: Object | None) -> bool:
+    """Most writes are of a status: what was let in is not asked about again."""
+    return (
+        old is not None
+        and new.get("spec") == old.get("spec")
+        and new["metadata"].get("annotations") == old["metadata"].get("annotations")
+    )
 
 
 def admission(agent: Callable[[str], Object | None]) -> Admit:
@@ -49,6 +58,8 @@ def admission(agent: Callable[[str], Object | None]) -> Admit:
     def admit_all(
         plane: str, operation: str, kind: Kind, new: Object, old: Object | None
     ) -> list[str]:
+        if _asks_the_same(new, old):
+            return []
         found = admit(plane, operation, kind, new, old)
         if kind == POD and plane != HOST_PLANE:
             known = agent(plane)

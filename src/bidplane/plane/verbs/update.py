@@ -15,6 +15,8 @@ from bidplane.wire import status
 from bidplane.wire.managers import Manager
 from bidplane.wire.status import Cause
 
+MANAGED = "managedFields"
+
 
 async def update(plane: Plane, call: Call, sent: Any) -> Object:
     def replaced(old: Object) -> Any:
@@ -48,7 +50,9 @@ async def change(
     if latest is None:
         raise status.not_found(call.about)
     shown = call.shown(latest.obj)
-    new = prepare.shaped(call, _without_unchanged(call, make(shown), shown))
+    made = make(shown)
+    new = prepare.shaped(call, _without_unchanged(call, made, shown))
+    _keep_managers(new, made, shown)
     _preconditions(call, new, latest)
     new = prepare.for_update(plane, call, new, latest.obj, owners() if owners else None)
     if call.subresource in ("", "resize"):
@@ -64,14 +68,28 @@ async def change(
 
 def _without_unchanged(call: Call, made: Any, shown: Object) -> Any:
     """
-    A status is written without the spec, if that is the very one there is: it stays anyway, and
-    reading it through would be most of the work.
+    What nobody touched is not read through again, which would be most of the work: who owns which
+    field, and of a write of the status the spec, which stays anyway. It is the very one there is.
     """
-    if call.subresource != "status" or not isinstance(made, dict):
+    if not isinstance(made, dict):
         return made
-    if "spec" not in made or made["spec"] is not shown.get("spec"):
-        return made
-    return {key: value for key, value in made.items() if key != "spec"}
+    if call.subresource == "status" and "spec" in made and made["spec"] is shown.get("spec"):
+        made = {key: value for key, value in made.items() if key != "spec"}
+    if _has_managers_of(made, shown):
+        metadata = {key: value for key, value in made["metadata"].items() if key != MANAGED}
+        return {**made, "metadata": metadata}
+    return made
+
+
+def _keep_managers(new: dict[str, Any], made: Any, shown: Object) -> None:
+    if _has_managers_of(made, shown):
+        new["metadata"][MANAGED] = shown["metadata"][MANAGED]
+
+
+def _has_managers_of(made: Any, shown: Object) -> bool:
+    metadata = made.get("metadata") if isinstance(made, dict) else None
+    found = metadata.get(MANAGED) if isinstance(metadata, dict) else None
+    return found is not None and found is shown["metadata"].get(MANAGED)
 
 
 async def keep(plane: Plane, latest: Item, new: dict[str, Any]) -> Item:
