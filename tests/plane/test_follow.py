@@ -201,3 +201,39 @@ def test_who_fell_behind_the_history_begins_again(
         await planes.close()
 
     asyncio.run(story())
+
+
+def test_a_watch_from_long_ago_is_told_all_of_it_whatever_is_held(tmp_path: Path) -> None:
+    """With a selector, too: what an object was before decides whether it comes or goes."""
+
+    async def story() -> None:
+        told = {}
+        for size in (200, 1 << 20):
+            planes = _planes(tmp_path / str(size))
+            planes._recent = feeds.Recent(2, size)
+            await planes.create("lab")
+            client = planes.client("lab")
+            start = (await client.list(CONFIG_MAP)).resource_version
+            for at in range(5):
+                await client.create(CONFIG_MAP, _thing(f"n{at}"), "default")
+            for at in range(20):
+                labels = {"labels": {"even": str(at % 2 == 0).lower()}}
+                await client.patch(CONFIG_MAP, f"n{at % 5}", {"metadata": labels}, "default")
+            await client.delete(CONFIG_MAP, "n0", "default")
+            feed = planes.plane("lab").store.feed("configmaps")
+            assert (len(list(feed.back())) < 5) == (size == 200)
+            for selector, count in (("", 26), ("even=true", 18)):
+                seen = []
+                async with asyncio.timeout(10):
+                    async for event in client.watch(
+                        CONFIG_MAP, resource_version=start, labels=selector
+                    ):
+                        seen.append((event.type, event.object["metadata"]["name"]))
+                        if len(seen) == count:
+                            break
+                told[size, selector] = seen
+            await planes.close()
+        for selector in ("", "even=true"):
+            assert told[200, selector] == told[1 << 20, selector]
+
+    asyncio.run(story())

@@ -11,15 +11,17 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bidplane.errors import Gone
 from bidplane.plane import feed as feeds
 from bidplane.plane import store as stores
-from bidplane.plane.feed import Key
+from bidplane.plane.feed import Change, Key
 from bidplane.plane.journal import Journal
 from bidplane.plane.store import Store
+from bidplane.plane.writers import Writers
 
 NAMES = ("a", "b", "c")
 Event = tuple[int, str, str]  # revision, type, name
@@ -32,12 +34,16 @@ class Watcher:
         self.seen: list[Event] = []
         self.at, self.state = start, state
         self.lists = 0
-        self.connect(store)
+        self._earlier: list[Change] = []
 
-    def connect(self, store: Store) -> None:
+    async def connect(self, store: Store) -> None:
         self._feed = store.feed("things")
+        self._earlier = []
         try:
-            self._position = self._feed.position(self.at)
+            earlier = await store.recall("things", self.at)
+            start = self.at if earlier is None else self._feed.floor
+            self._position = self._feed.position(start)
+            self._earlier = earlier or []
         except Gone:
             self._list(store)
 
@@ -51,9 +57,11 @@ class Watcher:
     def read(self, store: Store) -> None:
         changes = self._feed.read(self._position)
         if changes is None:
+            self._earlier = []
             self._list(store)
             return
-        for change in changes:
+        earlier, self._earlier = self._earlier, []
+        for change in earlier + changes:
             name = change.item.key.name
             assert change.revision > self.at, "again, or out of order"
             self.at = change.revision
@@ -75,10 +83,14 @@ step = st.one_of(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(steps=st.lists(step, max_size=60))
-@example(steps=[("put", "a"), ("watch", "0"), *[("put", "a")] * 12, ("crash", ""), ("read", "0")])
+@given(steps=st.lists(step, max_size=60), held=st.sampled_from([100, 400, 1 << 20]))
+@example(
+    steps=[("put", "a"), ("watch", "0"), *[("put", "a")] * 12, ("crash", ""), ("read", "0")],
+    held=1 << 20,
+)
+@example(steps=[*[("put", "a")] * 3, *[("put", "b")] * 3, ("watch", "4"), ("read", "0")], held=100)
 def test_every_later_event_once_in_order(
-    steps: list[tuple[str, str]], tmp_path_factory: Any
+    steps: list[tuple[str, str]], held: int, tmp_path_factory: Any
 ) -> None:
     path: Path = tmp_path_factory.mktemp("watchers") / "plane.db"
     short = [(feeds, "HISTORY_COUNT", 4), (stores, "COMPACT_EVERY", 7), (stores, "KEEP", 3)]
@@ -86,14 +98,17 @@ def test_every_later_event_once_in_order(
     for module, name, value in short:
         setattr(module, name, value)
     try:
-        asyncio.run(_story(steps, path))
+        asyncio.run(_story(steps, path, held))
     finally:
         for module, name, value in before:
             setattr(module, name, value)
 
 
-async def _story(steps: list[tuple[str, str]], path: Path) -> None:
-    store = Store(Journal(path, durable=False), None)
+async def _story(steps: list[tuple[str, str]], path: Path, size: int) -> None:
+    def opened() -> Store:
+        return Store(Journal(path, durable=False), None, feeds.Recent(2, size))
+
+    store = opened()
     log: list[Event] = []
     watchers: list[Watcher] = []
 
@@ -117,21 +132,22 @@ async def _story(steps: list[tuple[str, str]], path: Path) -> None:
             case "watch":
                 start = min(int(text), store.revision)
                 watchers.append(Watcher(store, start, state(start)))
+                await watchers[-1].connect(store)
             case "read" if watchers:
                 watchers[int(text) % len(watchers)].read(store)
             case "forget":
                 # What a new plane does before it is served: who watched would begin again.
                 store.forget_history()
                 for watcher in watchers:
-                    watcher.connect(store)
+                    await watcher.connect(store)
             case "reopen" | "crash":
                 if what == "reopen":
                     await store.close("reopened")
                 else:
                     store.abandon()
-                store = Store(Journal(path, durable=False), None)
+                store = opened()
                 for watcher in watchers:
-                    watcher.connect(store)
+                    await watcher.connect(store)
     for watcher in watchers:
         watcher.read(store)
         assert watcher.state == state(store.revision)
@@ -168,9 +184,9 @@ def test_old_changes_are_kept_as_bytes_and_told_as_ever(tmp_path: Path) -> None:
 
 def test_what_is_kept_as_objects_is_bounded_for_all_planes_together(tmp_path: Path) -> None:
     async def story() -> None:
-        warm = feeds.Warm(4)
+        recent = feeds.Recent(4)
         stores = [
-            Store(Journal(tmp_path / f"{at}.db", durable=False), None, warm) for at in range(3)
+            Store(Journal(tmp_path / f"{at}.db", durable=False), None, recent) for at in range(3)
         ]
         key = Key("things", "default", "a")
         for number in range(5):
@@ -185,5 +201,76 @@ def test_what_is_kept_as_objects_is_bounded_for_all_planes_together(tmp_path: Pa
             assert found is not None
             assert found._obj is not None  # what is there now stays
             await store.close("done")
+
+    asyncio.run(story())
+
+
+def test_what_is_no_longer_held_is_read_from_the_file(tmp_path: Path) -> None:
+    """With threads that write meanwhile: a watch from long ago misses nothing, and says it once."""
+
+    async def story() -> None:
+        threads = Writers(2)
+        recent = feeds.Recent(2, 500)
+        stores_ = [Store(Journal(tmp_path / f"{at}.db"), threads, recent) for at in range(2)]
+        store, other = stores_
+        key = Key("things", "default", "a")
+        done = asyncio.Event()
+
+        async def write() -> None:
+            for number in range(150):
+                await store.put(key, {"metadata": {"name": "a"}, "number": number})
+                await other.put(key, {"metadata": {"name": "a"}, "number": number})
+                await store.put(Key("others", "", "b"), {"metadata": {"name": "b"}})
+            done.set()
+
+        async def watch(start: int) -> list[int]:
+            seen: list[int] = []
+            at = start
+            while True:
+                ended = done.is_set()
+                feed = store.feed("things")
+                earlier = await store.recall("things", at)
+                changes = feed.read(feed.position(at if earlier is None else feed.floor))
+                assert changes is not None
+                for change in [*(earlier or ()), *changes]:
+                    assert change.revision > at
+                    assert change.type == ("MODIFIED" if seen or start else "ADDED")
+                    if change.previous is not None:
+                        number = change.item.obj["number"]
+                        assert change.previous.obj["number"] == number - 1
+                    at = change.revision
+                    seen.append(change.item.obj["number"])
+                if ended:
+                    return seen
+                await asyncio.sleep(0.003)
+
+        first, _ = await asyncio.gather(watch(0), write())
+        assert first == list(range(150))
+        assert len(list(store.feed("things").back())) < 20
+        assert await watch(1) == list(range(1, 150))
+        assert await watch(store.revision) == []
+        for one in stores_:
+            await one.close("done")
+        threads.close()
+
+    asyncio.run(story())
+
+
+def test_what_the_file_has_no_longer_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "COMPACT_EVERY", 10)
+    monkeypatch.setattr(stores, "KEEP", 5)
+
+    async def story() -> None:
+        store = Store(Journal(tmp_path / "plane.db", durable=False), None, feeds.Recent(2, 200))
+        for number in range(40):
+            await store.put(Key("things", "", "a"), {"metadata": {"name": "a"}, "number": number})
+        with pytest.raises(Gone):
+            await store.recall("things", 3)
+        earlier = await store.recall("things", 31)
+        assert earlier is not None
+        assert [change.revision for change in earlier][:2] == [32, 33]
+        await store.close("done")
 
     asyncio.run(story())

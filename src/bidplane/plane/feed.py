@@ -20,7 +20,9 @@ from bidplane.wire import managers, status
 
 HISTORY_COUNT = 1024  # changes kept per resource, at least
 HISTORY_BYTES = 8 << 20  # and at most about this much of them
-WARM_COUNT = 512  # of all planes' changes, kept as objects and as frames; the others as bytes
+# Of all planes together:
+ALL_BYTES = 64 << 20  # of changes; what is older is in the planes' files, and read when asked for
+WARM_COUNT = 512  # changes kept as objects and as frames; the others as bytes
 
 
 class Key(NamedTuple):
@@ -127,7 +129,7 @@ class Change:
         return f"<{self.type} {self.item.key} at {self.item.revision}>"
 
 
-class Warm:
+class Recent:
     """
     The newest changes, whatever planes they are of.
 
@@ -136,14 +138,23 @@ class Warm:
     with thousands.
     """
 
-    def __init__(self, count: int = WARM_COUNT) -> None:
-        self._count = count
-        self._changes: deque[Change] = deque()
+    def __init__(self, count: int = WARM_COUNT, size: int = ALL_BYTES) -> None:
+        self._count, self._size = count, size
+        self._warm: deque[Change] = deque()
+        self._told: deque[tuple[Feed, int, int]] = deque()  # with revision and bytes
+        self._bytes = 0
 
-    def add(self, change: Change) -> None:
-        self._changes.append(change)
-        if len(self._changes) > self._count:
-            self._changes.popleft().cool()
+    def add(self, feed: Feed, change: Change) -> None:
+        self._warm.append(change)
+        if len(self._warm) > self._count:
+            self._warm.popleft().cool()
+        size = len(change.item.raw)
+        self._told.append((feed, change.revision, size))
+        self._bytes += size
+        while self._bytes > self._size and len(self._told) > 1:
+            oldest, revision, size = self._told.popleft()
+            self._bytes -= size
+            oldest.let_go(revision)
 
 
 class Bell:
@@ -171,10 +182,21 @@ class Bell:
 class Feed:
     """The bounded history of one resource."""
 
-    __slots__ = ("_base", "_bells", "_bytes", "_changes", "_waiting", "_warm", "closed", "floor")
+    __slots__ = (
+        "_base",
+        "_bells",
+        "_bytes",
+        "_changes",
+        "_recent",
+        "_waiting",
+        "born",
+        "closed",
+        "floor",
+    )
 
-    def __init__(self, floor: int, warm: Warm) -> None:
-        self._warm = warm
+    def __init__(self, floor: int, recent: Recent) -> None:
+        self._recent = recent
+        self.born = floor  # nothing before this revision is anybody's to see
         self.floor = floor  # changes after this revision are all here
         self.closed = False
         self._changes: list[Change] = []
@@ -187,12 +209,17 @@ class Feed:
     def publish(self, change: Change) -> None:
         self._changes.append(change)
         self._bytes += len(change.item.raw)
-        self._warm.add(change)
+        self._recent.add(self, change)
         if len(self._changes) >= 2 * HISTORY_COUNT:
             self._forget(HISTORY_COUNT)
         elif self._bytes > HISTORY_BYTES and len(self._changes) > 1:
             self._forget(len(self._changes) // 2)
         self.wake()
+
+    def let_go(self, revision: int) -> None:
+        """Forget the oldest change, if it is that one."""
+        if self._changes and self._changes[0].revision == revision:
+            self._forget(1)
 
     def _forget(self, count: int) -> None:
         self.floor = self._changes[count - 1].revision
@@ -218,6 +245,8 @@ class Feed:
     def close(self) -> None:
         """End every watch."""
         self.closed = True
+        if self._changes:
+            self._forget(len(self._changes))
         self.wake()
 
     @property

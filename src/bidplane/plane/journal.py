@@ -115,6 +115,22 @@ class Journal:
         ):
             yield Row(revision, key, created, bool(deleted), value)
 
+    def rows_of(self, resource: str) -> list[Row]:
+        """The log of one resource, oldest first."""
+        found = self._db.execute(
+            "SELECT revision, key, created, deleted, value FROM log"
+            " WHERE key > ?1 || '/' AND key < ?1 || '0' ORDER BY revision",  # "0" follows "/"
+            (resource,),
+        )
+        return [
+            Row(revision, key, created, bool(deleted), value)
+            for revision, key, created, deleted, value in found
+        ]
+
+    def head(self) -> int:
+        """The newest revision."""
+        return int(next(self._db.execute("SELECT max(revision) FROM log"))[0] or 0)
+
     def compact(self, revision: int) -> None:
         """Forget what was replaced or deleted at or before `revision`."""
         # What an earlier compaction left is replaced by something after it, or stays: only the

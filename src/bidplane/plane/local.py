@@ -62,7 +62,7 @@ class LocalClient:
     ) -> AsyncIterator[WatchEvent]:
         plane, call = self._call(kind, namespace)
         wanted = watch.WatchOptions(labels=labels, fields=fields, resource_version=resource_version)
-        watching = watch.Watch(plane, call, wanted)
+        watching = await watch.begin(plane, call, wanted)
         batch: list[watch.Seen] | None = watching.first()
         while batch is not None:
             for seen in batch:

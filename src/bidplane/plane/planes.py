@@ -24,7 +24,7 @@ from bidplane.kube.client import Client
 from bidplane.machinery.clock import Clock
 from bidplane.plane import snapshots
 from bidplane.plane.call import Admit
-from bidplane.plane.feed import Warm
+from bidplane.plane.feed import Recent
 from bidplane.plane.housekeeping import Housekeeper
 from bidplane.plane.http import serve
 from bidplane.plane.http.hosting import PodStreams
@@ -72,7 +72,7 @@ class Planes:
         self._ca = ca  # the certificate clients trust, shown in every namespace
         self._dice = dice or random.Random(secrets.randbits(256))
         self._writers = None if inline else Writers(_WRITERS)
-        self._warm = Warm()
+        self._recent = Recent()
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
         self._uses = Uses(clock)
         self._uids: dict[str, str] = {}  # also of those asleep: asked with every request
@@ -139,7 +139,7 @@ class Planes:
         plane = Plane(
             name,
             uid,
-            Store(journal, self._writers, self._warm),
+            Store(journal, self._writers, self._recent),
             clock=self.clock,
             dice=self._dice,
             admit=self._admit,

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key, Warm
+from bidplane.plane.feed import Change, ChangeType, Feed, Item, Key, Recent
 from bidplane.plane.journal import Journal, Row
 from bidplane.plane.writers import Writers
 from bidplane.wire import status
@@ -25,6 +25,8 @@ from bidplane.wire import status
 COMPACT_EVERY = 4096  # revisions
 OBJECT_LIMIT = 3 << 19  # bytes: 1.5 MiB, what etcd takes
 KEEP = 1024  # revisions that stay resumable in the journal
+
+_RECALLS = 3  # attempts, of a history that goes on meanwhile
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,12 +47,14 @@ class Store:
     """
     `writers=None` commits on the event loop: for the simulator, which owns all order.
 
-    `warm` is shared by the stores of a process.
+    `recent` is shared by the stores of a process.
     """
 
-    def __init__(self, journal: Journal, writers: Writers | None, warm: Warm | None = None) -> None:
+    def __init__(
+        self, journal: Journal, writers: Writers | None, recent: Recent | None = None
+    ) -> None:
         self.journal = journal
-        self._warm = warm or Warm()
+        self._recent = recent or Recent()
         self._writers = writers
         self._objects: dict[str, dict[str, dict[str, Item]]] = {}  # resource, namespace, name
         self._overlay: dict[Key, _Staged] = {}
@@ -132,16 +136,45 @@ class Store:
     def feed(self, resource: str) -> Feed:
         feed = self._feeds.get(resource)
         if feed is None:
-            feed = self._feeds[resource] = Feed(self._floor, self._warm)
+            feed = self._feeds[resource] = Feed(self._floor, self._recent)
             feed.closed = bool(self.closed)
         return feed
+
+    async def recall(self, resource: str, revision: int) -> list[Change] | None:
+        """
+        What happened to `resource` after `revision` and its feed has let go of, from the journal;
+        None when the feed has all of it. `Gone` when the journal has not, either.
+
+        Until the next await, what is returned and what the feed has are one history.
+        """
+        feed = self.feed(resource)
+        for _ in range(_RECALLS):
+            if revision >= feed.floor:
+                return None
+            if revision < feed.born:
+                break
+            rows: list[Row] = []
+            head = 0
+
+            def read(journal: Journal, into: list[Row] = rows) -> None:
+                nonlocal head
+                head = journal.head()
+                if revision >= int(journal.fact("compacted") or 0):
+                    into += journal.rows_of(resource)
+
+            await self.aside(read)
+            if not rows:
+                break
+            if head >= feed.floor:  # else it has let go of more since
+                return _replay(rows, revision, feed.floor)
+        raise status.expired(revision, feed.floor)
 
     def drop_feed(self, crd: dict[str, Any]) -> None:
         """End the watches of a resource that is no longer served."""
         spec = crd["spec"]
         resource = f"{spec['names']['plural']}.{spec['group']}"
         self.feed(resource).close()
-        self._feeds[resource] = Feed(self.revision, self._warm)
+        self._feeds[resource] = Feed(self.revision, self._recent)
 
     # Writing.
 
@@ -346,3 +379,20 @@ class Store:
         self.shut("the server was killed")
         if not self._committing:
             self.journal.close()
+
+
+def _replay(rows: Iterable[Row], after: int, until: int) -> list[Change]:
+    """What happened after one revision, until another, in rows that begin before."""
+    there: dict[Key, Item] = {}
+    changes: list[Change] = []
+    for row in rows:
+        if row.revision > until:
+            break
+        item = Item(Key.parse(row.key), None, row.value, row.created, row.revision)
+        previous = there.pop(item.key, None)
+        kind: ChangeType = "DELETED" if row.deleted else "MODIFIED" if previous else "ADDED"
+        if not row.deleted:
+            there[item.key] = item
+        if row.revision > after:
+            changes.append(Change(kind, item, previous))
+    return changes

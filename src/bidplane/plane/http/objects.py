@@ -162,7 +162,7 @@ async def _watch(plane: Plane, call: Call, request: Request, send: Send, *, only
         bookmarks=request.flag("allowWatchBookmarks"),
         initial=None if initial is None else request.flag("sendInitialEvents"),
     )
-    started = watch.Watch(plane, call, wanted)
+    started = await watch.begin(plane, call, wanted)
     await streams.watch(plane, call, request, send, started)
 
 

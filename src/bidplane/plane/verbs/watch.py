@@ -54,7 +54,15 @@ class Seen:
 class Watch:
     """A watch that has begun: its start was checked, its selector parsed."""
 
-    def __init__(self, plane: Plane, call: Call, wanted: WatchOptions) -> None:
+    def __init__(
+        self,
+        plane: Plane,
+        call: Call,
+        wanted: WatchOptions,
+        earlier: list[Change] | None = None,
+    ) -> None:
+        """`earlier` is what the feed has let go of, if it is asked for; see `begin`."""
+        self._earlier = earlier or []
         self._plane, self._call, self._wanted = plane, call, wanted
         self._selector = selector(call, wanted.labels, wanted.fields)
         self._feed: Feed = plane.store.feed(call.resource.storage)
@@ -70,7 +78,7 @@ class Watch:
                 self._first = plane.store.items(call.resource.storage, call.namespace)
             self._position = self._feed.end
         else:
-            self._position = self._feed.position(asked)
+            self._position = self._feed.position(asked if earlier is None else self._feed.floor)
         self._sent = asked  # the last revision a bookmark or an event told
         self._start_revision = plane.store.revision
 
@@ -90,11 +98,14 @@ class Watch:
         """The events since the last call; [] at `until`, None when the watch is over."""
         feed = self._feed
         while not feed.closed:
-            changes = feed.read(self._position)
-            if changes is None:
-                raise status.expired(self._sent, feed.floor)
-            if changes:
+            changes, self._earlier = self._earlier, []
+            if not changes:
+                read = feed.read(self._position)
+                if read is None:
+                    raise status.expired(self._sent, feed.floor)
+                changes = read
                 self._position += len(changes)
+            if changes:
                 self._sent = changes[-1].revision
                 seen = [found for change in changes if (found := self._see(change))]
                 if seen:
@@ -107,7 +118,8 @@ class Watch:
 
     def bookmark(self) -> Seen | None:
         """How far this watch has seen, when there is nothing it has not."""
-        if self._feed.end != self._position or not self._wanted.bookmarks:
+        behind = self._earlier or self._feed.end != self._position
+        if behind or not self._wanted.bookmarks:
             return None
         return self._bookmark(self._plane.store.revision)
 
@@ -141,6 +153,15 @@ class Watch:
             meta = {**previous.obj["metadata"], "resourceVersion": str(item.revision)}
             return Seen("DELETED", {**previous.obj, "metadata": meta})
         return None
+
+
+async def begin(plane: Plane, call: Call, wanted: WatchOptions) -> Watch:
+    """Watch; from a revision the feed has let go of, what its plane's file has comes first."""
+    asked = revision(wanted.resource_version)
+    earlier = None
+    if asked and not wanted.initial and asked <= plane.store.revision:
+        earlier = await plane.store.recall(call.resource.storage, asked)
+    return Watch(plane, call, wanted, earlier)
 
 
 def _check(call: Call, wanted: WatchOptions) -> None:
