@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.node.fleet import Card, Fleet, NodeDeclaration
@@ -27,6 +29,7 @@ BOX = Fleet(
     ]
 )
 FLEET = Fleet(nodes=[NodeDeclaration(name="h100-a", product="H100", gpus=8)])
+TEMPLATE = Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
 BETA = Kind("resource.k8s.io", "v1beta1", "ResourceClaimTemplate", "resourceclaimtemplates")
 TAUGHT = "device.attributes['pcie'].linkWidth == 16"
 # A blog's manifest: v1beta1, the request's fields flat, an attribute nobody publishes.
@@ -351,3 +354,33 @@ def test_what_no_machine_has_together_is_refused_by_name() -> None:
         assert message.startswith("no machine has all of what it asks for")
 
     played(story, Fleet(nodes=BOX.nodes[1:]))
+
+
+def test_a_gang_of_such_pods_has_one_machine_for_each() -> None:
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        made = requests("both", wide=1, slim=1)
+        template = {
+            "apiVersion": RESOURCE_CLAIM.api_version,
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "both"},
+            "spec": {"spec": made["spec"]},
+        }
+        await plane.create(TEMPLATE, template, "default")
+        for name in ("rank-0", "rank-1"):
+            one = pod(name, resourceClaimTemplateName="both")
+            one["metadata"]["annotations"] |= {labels.GANG: "ranks", labels.GANG_SIZE: "2"}
+            await plane.create(POD, one, "default")
+
+        async def run() -> bool:
+            return {await phase(world, f"rank-{n}") for n in range(2)} == {"Running"}
+
+        await world.until(run, within=120)
+        (bid,) = (await plane.list(BID)).items
+        assert (bid["spec"]["blocks"], bid["spec"]["oneNode"]) == (2, True)
+        leases = (await host.list(GPU_LEASE)).items
+        assert sorted(lease["spec"]["node"] for lease in leases) == ["box", "box-2"]
+        assert {len(lease["spec"]["devices"]) for lease in leases} == {2}
+
+    second = msgspec.structs.replace(BOX.nodes[0], name="box-2", cards=BOX.nodes[0].cards[1:])
+    played(story, Fleet(nodes=[BOX.nodes[0], second]))

@@ -49,6 +49,14 @@ class Contestant(NamedTuple):
         return price if remainder == 0 and wins_ties else price + 1
 
 
+class _Seen:
+    """Of the rivals up to some, those who would get in if somebody with a certain block left."""
+
+    def __init__(self) -> None:
+        self.let_in: list[int] = []
+        self.until = 0
+
+
 class Clearing:
     """The outcome for one lot. Built by `clear`; asks what-if questions of itself."""
 
@@ -62,16 +70,34 @@ class Clearing:
         # a winner, nor would the others.
         self._rivals: list[tuple[Contestant, Room]] = []
         self._rival_ranks: list[tuple[int, int, str]] = []
+        self._let_in: dict[Block, _Seen] = {}
         self.after: list[Room] = []  # what was left after each accepted one, if it was kept
         self._in_the_way: dict[Block, Contestant | None] = {}  # the same for all of one size
 
     def critical_price(self, winner: Contestant) -> int:
         """The least `winner` could have bid and still won; never below its reserve."""
+        rival = self._rival_of(winner)
+        if rival is None:
+            return winner.reserve
+        return max(winner.reserve, winner.price_ahead_of(rival))
+
+    def _rival_of(self, winner: Contestant) -> Contestant | None:
+        """The first rejected after it who would have got in without it."""
         first = bisect_left(self._rival_ranks, winner.rank)
-        for rival, met in self._rivals[first:]:
+        if winner.block.is_pinned:  # what it gives back depends on what its domain has by then
+            for rival, met in self._rivals[first:]:
+                if met.fits_without(winner.block, rival.block):
+                    return rival
+            return None
+        # Of one that may be anywhere it depends on its block alone: who gets in is kept by block.
+        seen = self._let_in.setdefault(winner.block, _Seen())
+        while not (seen.let_in and seen.let_in[-1] >= first) and seen.until < len(self._rivals):
+            rival, met = self._rivals[seen.until]
             if met.fits_without(winner.block, rival.block):
-                return max(winner.reserve, winner.price_ahead_of(rival))
-        return winner.reserve
+                seen.let_in.append(seen.until)
+            seen.until += 1
+        at = bisect_left(seen.let_in, first)
+        return self._rivals[seen.let_in[at]][0] if at < len(seen.let_in) else None
 
     def reject(self, loser: Contestant, *, first: bool = True) -> None:
         """`first`: whether none of its block was rejected since the last was accepted."""

@@ -31,6 +31,10 @@ class Joint(Block, frozen=True):
     sets: tuple[tuple[Place, ...], ...] = ()
 
     @property
+    def is_pinned(self) -> bool:
+        return any(block.is_pinned for _, block in self.lots)
+
+    @property
     def gpus(self) -> int:
         return sum(gpus_of(block) for _, block in self.lots)
 

@@ -1,0 +1,122 @@
+"""Which claims are blocks of the market: what of a bid each becomes, and which are none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bidplane.api import labels
+from bidplane.core.asks import Ask
+from bidplane.core.claiming import as_bid
+from bidplane.core.claims import read_claim
+from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
+
+Json = dict[str, Any]
+WIDE = 'device.attributes["bidplane.dev"].pcieLinkWidth == 16'
+SLIM = 'device.attributes["bidplane.dev"].pcieLinkWidth == 4'
+
+
+def gpus(count: int, *selectors: str, cls: str = "gpu.bidplane.dev") -> Json:
+    found: Json = {"deviceClassName": cls, "count": count}
+    if selectors:
+        found["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+    return found
+
+
+def bid_of(*requests: Json, constraints: list[Json] | None = None) -> Json | None:
+    """Each request is exactly one form, or a list of forms of which the first that can be had."""
+    made = [
+        {"name": f"r{n}", "exactly": one}
+        if isinstance(one, dict)
+        else {
+            "name": f"r{n}",
+            "firstAvailable": [{"name": f"c{i}", **c} for i, c in enumerate(one)],
+        }
+        for n, one in enumerate(requests)
+    ]
+    devices = {"requests": made, "constraints": constraints or []}
+    return as_bid(
+        read_claim({"metadata": {"name": "c", "namespace": "d"}, "spec": {"devices": devices}})
+    )
+
+
+def test_one_request_is_one_block() -> None:
+    assert bid_of(gpus(4, WIDE)) == {"gpus": 4, "selector": WIDE}
+
+
+def test_several_requests_are_needed_together_in_one_machine() -> None:
+    assert bid_of(gpus(8, WIDE), gpus(1, SLIM), gpus(2)) == {
+        "gpus": 8,
+        "selector": WIDE,
+        "also": [{"gpus": 1, "selector": SLIM}, {"gpus": 2}],
+        "oneNode": True,
+    }
+
+
+def test_what_each_request_may_be_is_what_all_of_them_may_be() -> None:
+    found = bid_of([gpus(8, WIDE), gpus(4, WIDE)], [gpus(2, SLIM), gpus(1, SLIM)])
+    assert found is not None
+    choices = [found, *found["otherwise"]]
+    sizes = [(one["gpus"], one["also"][0]["gpus"]) for one in choices]
+    assert sizes == [(8, 2), (8, 1), (4, 2), (4, 1)]  # the first request's wish first
+    assert all(one["oneNode"] for one in choices)
+
+
+@pytest.mark.parametrize(
+    ("requests", "constraints"),
+    [
+        ([gpus(1), gpus(1)], [{"matchAttribute": labels.LINK_DOMAIN_ATTRIBUTE}]),
+        ([gpus(1), gpus(1)], [{"matchAttribute": "a/b", "requests": ["r0", "r1"]}]),
+        ([gpus(1), gpus(1)], [{"distinctAttribute": "a/b", "requests": ["r0"]}]),
+        ([gpus(1), {"deviceClassName": "gpu.bidplane.dev", "allocationMode": "All"}], []),
+        ([gpus(1), gpus(1, cls="nic.example.com")], []),
+        (
+            [
+                gpus(1),
+                gpus(
+                    1,
+                    'device.attributes["gpu.bidplane.dev"].profile == "1g.10gb"',
+                    cls="mig.nvidia.com",
+                ),
+            ],
+            [],
+        ),
+        ([[gpus(1), gpus(2), gpus(4)]] * 2, []),  # nine ways: more than a bid has alternatives
+    ],
+)
+def test_what_is_tied_or_is_no_block_is_none(requests: list[Any], constraints: list[Json]) -> None:
+    assert bid_of(*requests, constraints=constraints) is None
+
+
+def test_a_constraint_inside_one_request_is_kept() -> None:
+    tied = [{"matchAttribute": "a/b", "requests": ["r1"]}]
+    found = bid_of(gpus(2), gpus(2, SLIM), constraints=tied)
+    assert found is not None
+    assert "matchAttribute" not in found
+    assert found["also"] == [{"gpus": 2, "selector": SLIM, "matchAttribute": ["a/b"]}]
+
+
+POD: Json = {"metadata": {"name": "p", "namespace": "d", "uid": "0123456789", "annotations": {}}}
+WANTED: Json = {"gpus": 2, "also": [{"gpus": 1}], "oneNode": True}
+
+
+def test_a_pod_that_names_a_pool_has_all_of_it_from_there() -> None:
+    ask = Ask(gpus=0, max_price="2.00", pool="h100")
+    spec = bid_for_pod(POD, ask, "1.00", {**WANTED, "otherwise": [WANTED]}, instant=True)["spec"]
+    assert spec["maxPrice"] == "2.00"
+    assert (spec["pool"], spec["also"]) == ("h100", [{"pool": "h100", "gpus": 1}])
+    assert spec["otherwise"][0]["also"] == [{"pool": "h100", "gpus": 1}]
+    assert "instant" not in spec
+
+
+def test_a_float_sells_one_gpu_and_not_one_of_two() -> None:
+    wanted = {"gpus": 1, "also": [{"gpus": 1}], "oneNode": True}
+    ask = Ask(gpus=0, max_price="", pool="")
+    assert "instant" not in bid_for_pod(POD, ask, "1.00", wanted, instant=True)["spec"]
+    assert bid_for_pod(POD, ask, "1.00", {"gpus": 1}, instant=True)["spec"]["instant"] is True
+
+
+def test_a_gang_asks_for_as_many_sets_as_it_has_pods() -> None:
+    spec = bid_for_gang(POD, "ranks", Ask(gpus=0, max_price="", pool=""), "1.00", 3, WANTED)["spec"]
+    assert (spec["blocks"], spec["oneNode"], spec["also"]) == (3, True, [{"gpus": 1}])
