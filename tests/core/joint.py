@@ -75,13 +75,14 @@ def rounds(draw: st.DrawFn) -> RoundInput:
     nodes = ("m0", "m1", "m2")[: draw(st.integers(1, 3))]
     size = {(lot, node): draw(st.integers(0, 5)) for lot in names for node in nodes}
     free = {at: [f"{at[1]}/{at[0]}{i}" for i in range(n)] for at, n in size.items()}
+    low = st.integers(1, 6).map(lambda n: n * FLOOR)  # so that they are often displaced
     incumbents: list[Incumbent] = []
-    for n in range(draw(st.integers(0, 5))):
+    for n in range(draw(st.integers(0, 6))):
         parts = []
-        price, weight, node = draw(prices), draw(weights), draw(st.sampled_from(nodes))
+        price, weight, node = draw(low), draw(weights), draw(st.sampled_from(nodes))
         agent, owner = draw(st.sampled_from("xyz")), draw(st.sampled_from("pq"))
-        for lot in draw(st.lists(st.sampled_from(names), min_size=1, max_size=2, unique=True)):
-            gpus = draw(st.integers(1, 3))
+        for lot in draw(st.sampled_from([names[:2], names[-2:], names[:1]])):
+            gpus = draw(st.integers(1, 2))
             if gpus > len(free[lot, node]):
                 continue
             devices, free[lot, node] = free[lot, node][:gpus], free[lot, node][gpus:]
@@ -104,13 +105,13 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             parts = [msgspec.structs.replace(part, movable=False) for part in parts]
         if parts:
             incumbents.append(msgspec.structs.replace(parts[0], also=tuple(parts[1:])))
-    exact = draw(st.booleans())
+    exact = draw(st.sampled_from([False, False, True]))
     lots = [
         Lot(
             name=lot,
             base=(base := draw(st.integers(1, 4)) * FLOOR),
             posted=base + draw(st.integers(0, 5)) * FLOOR,
-            fund=draw(st.integers(0, 500)),
+            fund=draw(st.sampled_from([500, 100, 20])),
             domains=tuple(
                 Domain(
                     name=node,
@@ -131,7 +132,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             id=id,
             agent=agent,
             owner=owner,
-            gpus=draw(st.integers(1, 4)),
+            gpus=draw(st.sampled_from([1, 1, 2, 3])),
             lot=draw(st.sampled_from(["", *names])),
             spread=draw(st.sampled_from([False, False, True])),
             **more,  # type: ignore[arg-type]
@@ -140,7 +141,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
     asks = []
     for i in range(draw(st.integers(1, 7))):
         id, agent, owner = f"bid-{i}", draw(st.sampled_from("xyz")), draw(st.sampled_from("pq"))
-        price, hold = draw(prices), draw(st.integers(1, 150))
+        price, hold = draw(prices), draw(st.sampled_from([150, 60, 5]))
         common = {
             "price": price,
             "tie": draw(st.integers(10, 12)),
@@ -155,5 +156,5 @@ def rounds(draw: st.DrawFn) -> RoundInput:
         lots=tuple(lots),
         asks=tuple(asks),
         incumbents=tuple(incumbents),
-        available={agent: draw(st.integers(0, 600)) for agent in "xyz"},
+        available={agent: draw(st.sampled_from([600, 300, 50])) for agent in "xyz"},
     )

@@ -43,7 +43,7 @@ def wins(contest: Contest, one: Contestant, price: int) -> bool:
     return tried in clear(rooms(free), [*(c for c in field if c.id != one.id), tried]).accepted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(contests())
 def test_a_set_fits_if_it_can_be_packed_and_so_does_every_part_of_it(contest: Contest) -> None:
     free, field = contest
@@ -58,7 +58,7 @@ def test_a_set_fits_if_it_can_be_packed_and_so_does_every_part_of_it(contest: Co
             room = room.take(one.block)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(contests())
 def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
     free, field = contest
@@ -71,7 +71,7 @@ def test_the_price_wins_and_one_less_loses(contest: Contest) -> None:
             assert not wins(contest, winner, price - 1)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(contests())
 def test_a_loser_is_told_the_least_that_would_have_won(contest: Contest) -> None:
     free, field = contest
@@ -122,7 +122,7 @@ def _sizes(contestant: Contestant) -> list[tuple[str, int]]:
 # A whole round
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(joint_rounds())
 def test_nothing_is_sold_twice_and_all_of_it_or_none(given: RoundInput) -> None:
     result = clear_round(given)
@@ -184,7 +184,7 @@ def _blocks(won: Won) -> list[tuple[str, ...]]:
     return [won.devices[a:b] for a, b in itertools.pairwise((0, *ends))]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(joint_rounds())
 def test_every_bid_has_one_outcome_and_every_lease_too(given: RoundInput) -> None:
     result = clear_round(given)
@@ -199,7 +199,7 @@ def test_every_bid_has_one_outcome_and_every_lease_too(given: RoundInput) -> Non
         assert found.used == 56 * found.leased
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(joint_rounds())
 def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
     result = clear_round(given)
@@ -215,7 +215,7 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
         assert kept.price <= running[kept.lease].price
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(joint_rounds())
 def test_each_fund_gets_back_what_it_pays_to_the_last(given: RoundInput) -> None:
     result = clear_round(given)
@@ -263,7 +263,7 @@ def test_a_saved_round_clears_again_to_the_byte(given: RoundInput) -> None:
     assert msgspec.json.encode(clear_round(saved)) == result
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(market.rounds())
 def test_lots_that_nobody_joins_come_to_the_same_alone_and_together(given: RoundInput) -> None:
     given = msgspec.structs.replace(
@@ -290,7 +290,7 @@ def _ordered(result: RoundResult) -> RoundResult:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(joint_rounds(), market.rounds())
 def test_who_is_in_other_lots_changes_nothing(joined: RoundInput, other: RoundInput) -> None:
     """What is not joined is as if the joined lots were not there, and the other way round."""

@@ -130,7 +130,6 @@ class _Machines:
     """
 
     def __init__(self, lots: Mapping[str, Lot], router: Router) -> None:
-        self._router = router
         self._nodes: dict[str, list[_Domain]] = {}
         self._domains: dict[tuple[str, str], _Domain] = {}
         for name, lot in sorted(lots.items()):
@@ -161,7 +160,7 @@ class _Machines:
             if len(sets) == 1:
                 known = known.copy()  # what its own sets take is given back below
             found = (
-                self._free(wanted, known, sets)
+                self._free(wanted, known)
                 or self._displacing(wanted, known)
                 or self._anywhere(wanted, sets)
             )
@@ -172,11 +171,12 @@ class _Machines:
         self.take(sets, sign=-1)
         return _of_sets(sets) if len(sets) == count else None
 
-    def _free(self, needs: Needs, known: _Known, sets: Sequence[Set]) -> Set | None:
+    def _free(self, needs: Needs, known: _Known) -> Set | None:
+        # Whoever needs no machine is counted, and not placed yet: it makes way, if it can.
         for node in self._tightest[known.passed :]:
             domains = self._nodes[node]
             found = seated(needs, domains, [domain.left_free for domain in domains])
-            if found and self._router.is_free(_of_sets([*sets, found])):
+            if found is not None:
                 return found
             known.passed += 1
         return None

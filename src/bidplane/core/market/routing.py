@@ -85,10 +85,6 @@ class Router:
             return lot.base
         return reserve_of(block, {name: self._entries[name].lot.base for name, _ in block.lots})
 
-    def is_free(self, block: Joint) -> bool:
-        """Whether nobody has it, or was sent there before."""
-        return all(self._entries[name].is_free(part) for name, part in block.lots)
-
     def holds(self, block: Joint) -> bool:
         """Whether it could be had if nobody had anything."""
         return all(self._entries[name].whole.fits(part) for name, part in block.lots)
@@ -116,9 +112,6 @@ class _Entry:
     def whole(self) -> Room:
         sizes = {domain.name: domain.size + domain.closed for domain in self.lot.domains}
         return Room(sizes, leaves=self.lot.leaves, chain=self.lot.chain)
-
-    def is_free(self, block: Block) -> bool:
-        return self._free.fits(block)
 
     def rank(self, block: Block) -> tuple[bool, int, str]:
         price = self._price(block)
