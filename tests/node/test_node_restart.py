@@ -195,12 +195,27 @@ def test_a_supervisor_that_is_killed_takes_its_container_along(box):
     box(story)
 
 
+def test_what_is_left_of_a_pod_whose_removal_was_cut_short_goes(box):
+    async def story(box):
+        await box.create("over", "true")
+        await box.until_phase("over", "Succeeded")
+        await box.stop()
+        [folder] = known_pods(box.settings.pods)
+        await box.delete("over", grace_seconds=0)
+        (folder.path / "pod.json").unlink()  # as when the agent was killed while it removed it
+        await box.start()
+        await box.until(lambda: not folder.path.exists())
+
+    box(story)
+
+
 def test_whoever_forks_supervisors_may_be_killed(box):
     """What runs goes on, and what comes is started by another."""
 
     async def story(box):
         await box.create("before", "sleep 889.25")
         await box.until_phase("before", "Running")
+        await box.until(lambda: pids_with("889.25"))
         forker, *shims = [
             pid for pid in descendants(os.getpid()) if "forking" in told(pid, "cmdline")
         ]
@@ -211,7 +226,7 @@ def test_whoever_forks_supervisors_may_be_killed(box):
         before = await box.get("before")
         assert before["status"]["containerStatuses"][0]["restartCount"] == 0
         assert before["status"]["phase"] == "Running"
-        assert pids_with("889.25")
+        await box.until(lambda: pids_with("889.25"))
 
     box(story)
 

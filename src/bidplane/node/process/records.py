@@ -253,6 +253,13 @@ def known_pods(root: Path) -> list[PodFolder]:
     return [folder for folder in folders if (folder.path / "pod.json").exists()]
 
 
+def remove_remains(root: Path) -> None:
+    """What is left of pods whose removal was cut short: nothing of them ran any more."""
+    for path in root.iterdir() if root.exists() else ():
+        if path.is_dir() and not (path / "pod.json").exists():
+            PodFolder(root, path.name).remove()
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 

@@ -20,7 +20,7 @@ from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process import declared, printed
 from bidplane.node.process.addresses import Place
 from bidplane.node.process.measuring import Meter
-from bidplane.node.process.records import Attempt, known_pods
+from bidplane.node.process.records import Attempt, known_pods, remove_remains
 from bidplane.node.process.runs import Launcher
 from bidplane.node.process.sessions import Attached, Executed
 from bidplane.node.process.settings import Settings
@@ -73,6 +73,7 @@ class ProcessRuntime:
         self.settings.pods.mkdir(parents=True, exist_ok=True)
         for folder in (self.settings.state, self.settings.pods):
             folder.chmod(0o711)
+        remove_remains(self.settings.pods)
         self._launcher.prepare()
         try:
             await self._informer.synced.wait()
