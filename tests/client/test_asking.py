@@ -54,6 +54,14 @@ def test_before_the_first_round_only_the_posted_price_is_known() -> None:
     assert asked(lot("h100", {}), gpus=4) == [("h100", 4, "4.00")]
 
 
+def test_what_is_on_a_node_that_takes_no_pod_is_not_quoted() -> None:
+    """All of it leased, on a cordoned machine: there is no price at which one could be had."""
+    away = lot("h100", {}, leased=8, withheld="8 of 8 H100 are on node n1, which is cordoned")
+    with pytest.raises(UserError, match=r"one link domain now \(8 of 8 H100 are on node n1, which"):
+        asked(away, gpus=4)
+    assert asked(away, BOX, gpus=3) == [("l40s", 3, "1.80")]
+
+
 def test_what_must_be_outbid_is_told() -> None:
     (four,) = quotes(Prices(pools=[H100], round=1), WALLET, gpus=4)
     (two,) = quotes(Prices(pools=[H100], round=1), WALLET, gpus=2)

@@ -17,6 +17,7 @@ from bidplane.api.kinds import GPU_LEASE, NODE, POOL, RESOURCE_SLICE
 from bidplane.api.lease import Phase
 from bidplane.exchange.desk import NoSale
 from bidplane.exchange.devices import DeviceView
+from bidplane.exchange.views import prices
 from bidplane.ledger.rounds import explain_bid, replay
 from bidplane.machinery.clock import rfc3339
 
@@ -92,6 +93,19 @@ def test_what_is_left_is_sold_and_who_goes_without_is_told_of_the_rest(tmp_path:
         assert seen["withheld"] == "8 of 12 H100 are on node n2, which is cordoned"
 
     play(tmp_path, story)
+
+
+def test_prices_are_of_what_can_be_had(market: Market) -> None:
+    """Two machines, the larger one cordoned: who asks what eight cost is told none."""
+    devices = (*gpus(8, node="n1"), *gpus(4, node="n2"))
+    report = market.round(devices=closed(devices, "n1"))
+    seen = prices(market.ledger, report.result.lots, market.engine.desk).pools[0]
+    assert list(seen.classes) == ["4", "2", "1"]
+    assert (seen.devices, seen.leased) == (4, 0)
+    assert seen.withheld == "8 of 12 H100 are on node n1, which is cordoned"
+    report = market.round(devices=devices)
+    seen = prices(market.ledger, report.result.lots, market.engine.desk).pools[0]
+    assert ("8" in seen.classes, seen.devices, seen.withheld) == (True, 12, "")
 
 
 def test_a_taint_that_agents_pods_tolerate_keeps_nobody_out(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_cordon_drain_delete(fresh: Installation) -> None:
     )
     assert said["withheld"] == f"2 of 4 H100 are on node {other}, which is cordoned"
     assert "which is cordoned" in fresh.bidplane("market", "explain", "trainer/second")
+    assert f"now in h100: 2 of 4 H100 are on node {other}" in fresh.bidplane("market", "prices")
     fleet = {line.split()[0]: line for line in fresh.bidplane("fleet", "list").splitlines()}
     assert "cordoned" in fleet[other]
     assert "cordoned" not in fleet[there]

@@ -38,6 +38,7 @@ class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     chain: tuple[int, ...] = CHAIN  # the sizes its GPUs are sold in, each block in one link domain
     next_low: str = ""  # between these the base price will be a minute from now
     next_high: str = ""
+    withheld: str = ""  # what of it nobody new gets now, and why
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

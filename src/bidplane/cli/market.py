@@ -53,6 +53,10 @@ def prices(
         [[p.pool, p.price, p.base, str(p.leased), str(p.devices)] for p in found.pools],
         right="price base leased devices",
     )
+    for pool in found.pools:
+        if pool.withheld:
+            words = f"not for sale now in {pool.pool}: {pool.withheld}"
+            console.print(words, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command

@@ -129,7 +129,9 @@ def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list
         linked = " in one link domain" if whole else ""
         what = f"pool {pool!r} has" if pool else "no pool has"
         no = "no " if pool else ""
-        raise UserError(f"{what} {no}{gpus} GPUs{linked}; the pools are: {there}")
+        away = "; ".join(price.withheld for price in named if price.withheld)
+        now = f" now ({away})" if away else ""
+        raise UserError(f"{what} {no}{gpus} GPUs{linked}{now}; the pools are: {there}")
     available = parse_credits(wallet.available)
     found = [_quote(price, gpus, sold, available, linked=whole) for price, sold in chosen]
     return sorted(found, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool))
@@ -143,7 +145,8 @@ def _sells(price: PoolPrice, sold: int | None, whole: bool) -> bool:
     if sold is None:
         return False
     # Before the first round nobody knows how its GPUs are linked.
-    return str(sold) in price.classes if whole and price.classes else price.devices >= sold
+    known = bool(price.classes or price.withheld)
+    return str(sold) in price.classes if whole and known else price.devices >= sold
 
 
 def _quote(pool: PoolPrice, gpus: int, sold: int, available: int, *, linked: bool) -> Quote:

@@ -324,6 +324,7 @@ def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
         else {name: format_credits(price) for name, price in lot.classes.items()},
         stay="" if isinstance(lot, LotPrice) or not lot.stay else format_credits(lot.stay),
         chain=CHAIN if isinstance(lot, LotPrice) else lot.chain,
+        withheld="" if isinstance(lot, LotPrice) else lot.withheld,
     )
 
 

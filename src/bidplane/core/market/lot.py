@@ -293,6 +293,7 @@ def summary(
         },
         stay=max((one.price for one in kept), default=0),
         protected=tuple(sorted(protected)),
+        withheld=lot.withheld,
         chain=lot.chain,
     )
 

@@ -291,6 +291,7 @@ class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     stay: int = 0  # the most that a running lease pays to stay
     protected: tuple[str, ...] = ()  # leases the fund, or a preemptor's hold, could not displace
     chain: Chain = CHAIN  # the block sizes that are sold, if there are domains as large
+    withheld: str = ""  # what of it nobody new could have, and why, in words
 
 
 class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
