@@ -14,12 +14,12 @@ goes on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from bidplane.api.bid import BidReason, BidStatus
-from bidplane.api.lease import Device, Phase
+from bidplane.api.lease import Phase
 from bidplane.api.pool import PoolStatus
 from bidplane.core.chain import CHAIN, Chain, block_size
 from bidplane.core.lease import Event
@@ -37,6 +37,7 @@ from bidplane.exchange import inventory, spanning
 from bidplane.exchange.desk import Desk, best_price
 from bidplane.exchange.inventory import Stock
 from bidplane.exchange.moves import make_move, take_up
+from bidplane.exchange.observing import breach, lost_nodes, note_idle, observe
 from bidplane.exchange.opening import (
     by_name,
     price_now,
@@ -47,7 +48,6 @@ from bidplane.exchange.opening import (
 )
 from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
-from bidplane.exchange.using import idle_window
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.leases import Budget, Term, Winner, is_protected
@@ -78,12 +78,12 @@ class Engine:
         """`early`: the bids, by uid, for which it is run before its time."""
         with self.ledger.commit(round(now * 1000)) as commit:
             _keep_wallets(commit, snapshot)
-            lost = _lost_nodes(commit, snapshot)
-            _observe(commit, snapshot, lost)
-            _note_idle(commit, snapshot)
+            lost = lost_nodes(commit, snapshot)
+            observe(commit, snapshot, lost)
+            note_idle(commit, snapshot)
             standing = standing_bids(commit, snapshot)
             shop = self._shelves.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
-            _breach(commit, shop.stocks, snapshot.unusable, lost)
+            breach(commit, shop.stocks, snapshot.unusable, lost)
             _settle(commit)
             standing = take_up(commit, snapshot, standing, shop)
             _raise_bids(commit, snapshot)
@@ -160,89 +160,6 @@ def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
     for wallet in commit.open_wallets():
         if wallet.id not in here:
             wallets.close_wallet(commit, uid=wallet.id.partition("/")[2])
-
-
-# A node that is not ready for so long has lost what ran on it, as far as money goes. It is told
-# to be not ready 40 s after its last heartbeat, and its pods leave it after five minutes.
-NOT_READY_SECONDS = 60
-
-
-def _lost_nodes(commit: Commit, snapshot: Snapshot) -> set[str]:
-    return {node for node, since in snapshot.down.items() if commit.at >= since + _grace_of(since)}
-
-
-def _grace_of(since: int) -> int:
-    return 1000 * NOT_READY_SECONDS if since else 0  # one that is gone comes back as another
-
-
-def _is_on(lease: Lease, nodes: Collection[str]) -> bool:
-    return bool(nodes) and any(device.node in nodes for device in lease.devices)
-
-
-def _observe(commit: Commit, snapshot: Snapshot, lost: Collection[str]) -> None:
-    for lease in commit.live_leases():
-        if lease.id in snapshot.left:
-            # Whoever leaves a node that is lost was left by it.
-            if lease.phase is not Phase.PENDING and _is_on(lease, lost) and not lease.breached_at:
-                leases.breach(commit, lease.id)
-            leases.release(commit, lease.id, Event.LEFT)
-    # Claims after releases: one may have made the other's devices free. Both before
-    # lateness is judged: the exchange may have been away while the claim was made.
-    for lease in commit.live_leases():
-        if lease.id in snapshot.up:
-            leases.note_up(commit, lease.id)
-        if lease.phase is Phase.PENDING and (lease.claimed or lease.id in snapshot.claimed):
-            leases.claim(commit, lease.id)
-        elif leases.is_unclaimed(lease, commit.at):
-            leases.release(commit, lease.id, Event.UNCLAIMED)
-
-
-def _note_idle(commit: Commit, snapshot: Snapshot) -> None:
-    """
-    What GPUs tell of themselves decides; where they tell nothing, a lease that no pod has been
-    on for as long is idle, too. All else counts as in use.
-    """
-    windows = {pool.name: pool.idle_seconds for pool in snapshot.pools}
-    for lease in commit.live_leases():
-        window = 1000 * idle_window(lease, windows)
-        if lease.phase is not Phase.ACTIVE:
-            continue
-        since = snapshot.idle.get(lease.id, 0)
-        if not since and lease.id in snapshot.unused and lease.id not in snapshot.used:
-            left = max(snapshot.unused[lease.id], lease.active_at)
-            since = left if commit.at >= left + window else 0
-        since = since if window else 0
-        if bool(since) != bool(lease.idle_since):
-            leases.note_idle(commit, lease.id, since)
-
-
-def _breach(
-    commit: Commit, stock: Sequence[Stock], unusable: Collection[str], lost: Collection[str]
-) -> None:
-    """
-    A running lease whose device is gone, alone or with its node, or could not be made ready,
-    pays no more from now on, and pays again when it is back. One that was won and has not begun
-    is void: its holder bids anew. What is only kept for somebody is not a sale yet.
-    """
-    here: dict[str, set[Device]] = {}
-    closed: set[Device] = set()
-    for item in stock:
-        here.setdefault(item.pool.name, set()).update(item.where)
-        closed.update(item.closed)
-    for lease in commit.live_leases():
-        if any(pool not in here for pool in lease.pool_names):
-            continue
-        devices = [device.whole for device in lease.devices]
-        there = [here[pool] for pool in lease.pool_names]
-        gone = any(all(device not in some for some in there) for device in devices)
-        gone = gone or _is_on(lease, lost)
-        if lease.phase is Phase.PENDING:
-            if gone or (lease.is_kept and not closed.isdisjoint(devices)):
-                leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
-        elif (gone or lease.id in unusable) and not lease.breached_at:
-            leases.breach(commit, lease.id, unused=lease.id in unusable)
-        elif lease.breached_at and not gone and lease.id not in unusable:
-            leases.mend(commit, lease.id)
 
 
 def _settle(commit: Commit) -> None:

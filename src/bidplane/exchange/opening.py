@@ -15,7 +15,7 @@ from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preem
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
 from bidplane.core.placement import sizes_of
-from bidplane.exchange import inventory, spanning
+from bidplane.exchange import inventory, sitting, spanning
 from bidplane.exchange.desk import Kept
 from bidplane.exchange.inventory import Shop, Stock
 from bidplane.exchange.snapshot import BidView, Snapshot
@@ -65,7 +65,7 @@ def round_input(
                 withheld=item.withheld,
             )
         )
-        running += inventory.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
+        running += sitting.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
     running += spanning.incumbents(
         shop.stocks,
         live,

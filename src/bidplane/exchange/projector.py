@@ -28,7 +28,7 @@ from bidplane.core.market.metering import reprice as worth_repricing
 from bidplane.core.market.preemption import LEVY_PERCENT
 from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bidplane.exchange.engine import Report
-from bidplane.exchange.snapshot import lease_name, lease_of
+from bidplane.exchange.marks import lease_name, lease_of
 from bidplane.exchange.views import stamp, standing
 from bidplane.kube.client import Client, Object
 from bidplane.ledger.ledger import Ledger

@@ -26,7 +26,7 @@ from bidplane.api.kinds import (
 from bidplane.api.lease import Phase
 from bidplane.core import nodestate
 from bidplane.core.market.early import Bucket
-from bidplane.exchange import snapshot, using
+from bidplane.exchange import marks, snapshot, using
 from bidplane.exchange.desk import NoSale
 from bidplane.exchange.engine import Engine, Report
 from bidplane.exchange.http import ExchangeApp, News
@@ -207,8 +207,8 @@ class Exchange:
     def _note_lease(self, event: EventType, lease: Object) -> None:
         """Bids wait for the round; whoever holds a lease, or gave one back, does not."""
         phase = (lease.get("status") or {}).get("phase")
-        left = snapshot.is_deleted(lease)
-        if left or (phase == Phase.PENDING and snapshot.is_claimed(lease)):
+        left = marks.is_deleted(lease)
+        if left or (phase == Phase.PENDING and marks.is_claimed(lease)):
             self._urgent.set()
 
     def _note_node(self, event: EventType, node: Object) -> None:

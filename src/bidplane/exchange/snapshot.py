@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
 from bidplane.api.bid import BidChoice, BidReason, BidSpec
-from bidplane.api.lease import CLAIMED, DEVICE_READY, IN_USE, UP
+from bidplane.api.lease import DEVICE_READY
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core import nodestate, parts
@@ -25,10 +25,16 @@ from bidplane.core.chain import CHAIN, Chain, chain_problem
 from bidplane.core.market.lots import LOTS_MOST
 from bidplane.core.mig import Slot
 from bidplane.exchange.devices import DeviceView, device_views, down, where_they_are
+from bidplane.exchange.marks import (
+    LEASE_PREFIX,
+    is_deleted,
+    lease_marks,
+    left,
+    seconds_of,
+    unused,
+)
 from bidplane.kube.client import Object
 from bidplane.ledger.leases import Terms
-
-LEASE_PREFIX = "lease-"
 
 
 class AgentView(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,11 +201,11 @@ class Reader:
             # Of a gang, time is charged from the first block that is claimed, and it has left
             # when no block of it is in use any more.
             claimed=frozenset(lease.id for lease in marks if lease.claimed),
-            left=frozenset(_left(marks)),
+            left=frozenset(left(marks)),
             up=frozenset(lease.id for lease in marks if lease.up),
             unusable=frozenset(_unusable(claims)),
             down=down(known, published, {node for lease in marks for node in lease.nodes}),
-            unused=_unused(marks),
+            unused=unused(marks),
         )
 
     def _cards(self, slices: Iterable[Object]) -> parts.Cards:
@@ -244,49 +250,6 @@ def _unusable(claims: Iterable[Object]) -> Iterator[str]:
         ]
         if lease and any(condition.get("status") == "False" for condition in conditions):
             yield lease.removeprefix(LEASE_PREFIX).partition("-")[0]
-
-
-class LeaseMarks(NamedTuple):
-    """What others said on the object that shows a lease, or a block of one."""
-
-    id: str
-    nodes: tuple[str, ...]
-    claimed: bool
-    deleted: bool
-    up: bool
-    unused_since: int  # milliseconds; 0: a pod is on it, as far as is known
-
-
-def lease_marks(lease: Object) -> LeaseMarks:
-    said = _condition(lease, IN_USE)
-    left = said.get("lastTransitionTime", "") if said.get("status") == "False" else ""
-    devices = (lease.get("spec") or {}).get("devices") or ()
-    return LeaseMarks(
-        id=lease_of(lease),
-        nodes=tuple({device["node"]: None for device in devices}),
-        claimed=is_claimed(lease),
-        deleted=is_deleted(lease),
-        up=_condition(lease, UP).get("status") == "True",
-        unused_since=1000 * _seconds(left),
-    )
-
-
-def _left(leases: Iterable[LeaseMarks]) -> set[str]:
-    """A gang has left when all of its blocks have."""
-    leases = list(leases)
-    staying = {lease.id for lease in leases if not lease.deleted}
-    return {lease.id for lease in leases} - staying
-
-
-def _unused(leases: Iterable[LeaseMarks]) -> dict[str, int]:
-    """Those no pod is on, since when; of a gang, since the last of its blocks was left."""
-    leases = list(leases)
-    used = {lease.id for lease in leases if not lease.unused_since}
-    found: dict[str, int] = {}
-    for lease in leases:
-        if lease.id not in used:
-            found[lease.id] = max(found.get(lease.id, 0), lease.unused_since)
-    return found
 
 
 def agent_view(agent: Object) -> AgentView:
@@ -355,7 +318,7 @@ def bid_view(bid: Object) -> BidView | None:
         name=metadata["name"],
         agent=agent,
         gpus=0,
-        created=_seconds(metadata.get("creationTimestamp", "")),
+        created=seconds_of(metadata.get("creationTimestamp", "")),
     )
     try:
         spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
@@ -433,34 +396,3 @@ def _deadline(text: str) -> int:
             ' "2026-11-15T23:00:00Z"'
         )
     return int(at.timestamp())
-
-
-def lease_name(lease: str) -> str:
-    return LEASE_PREFIX + lease
-
-
-def lease_of(obj: Object) -> str:
-    """The ledger's id: of a gang, its blocks' objects are numbered after it."""
-    name: str = obj["metadata"]["name"]
-    return name.removeprefix(LEASE_PREFIX).partition("-")[0]
-
-
-def is_deleted(obj: Object) -> bool:
-    return bool(obj["metadata"].get("deletionTimestamp"))
-
-
-def is_claimed(lease: Object) -> bool:
-    return _condition(lease, CLAIMED).get("status") == "True"
-
-
-def _condition(lease: Object, type_: str) -> Object:
-    """{} if nobody has said it."""
-    conditions = (lease.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c.get("type") == type_), {})
-
-
-def _seconds(stamp: str) -> int:
-    try:
-        return int(datetime.fromisoformat(stamp).timestamp())
-    except ValueError:
-        return 0

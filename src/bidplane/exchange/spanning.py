@@ -16,7 +16,8 @@ from bidplane.api.lease import Device, Phase
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.market import Incumbent, Won, preemption
 from bidplane.exchange.desk import terms_for
-from bidplane.exchange.inventory import Stock, device_key, rank_weight
+from bidplane.exchange.inventory import Stock, device_key
+from bidplane.exchange.sitting import rank_weight
 from bidplane.exchange.snapshot import PoolView
 from bidplane.ledger.leases import Terms, is_protected, shared_out
 from bidplane.ledger.records import Account, Lease, PoolPart

@@ -13,7 +13,8 @@ from bidplane.api.pool import PoolStatus
 from bidplane.core.market import Lost, LotResult, RoundResult
 from bidplane.core.market.explain import explain, explain_win
 from bidplane.exchange.inventory import Stock
-from bidplane.exchange.snapshot import BidView, Snapshot, lease_name
+from bidplane.exchange.marks import lease_name
+from bidplane.exchange.snapshot import BidView, Snapshot
 from bidplane.ledger import budgets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import Lease, wallet_of

@@ -17,6 +17,7 @@ from bidplane.core import idle, parts
 from bidplane.core.idle import Use
 from bidplane.errors import UserError
 from bidplane.exchange.devices import DeviceView
+from bidplane.exchange.marks import LEASE_PREFIX
 from bidplane.kube.client import Object
 from bidplane.ledger.records import Lease
 from bidplane.telemetry.model import Counters
@@ -127,7 +128,7 @@ def _instances(
     found: dict[str, dict[Instance, None]] = {}
     for claim in claims:
         name = (claim["metadata"].get("labels") or {}).get(labels.LEASE, "")
-        id = name.removeprefix("lease-").partition("-")[0]
+        id = name.removeprefix(LEASE_PREFIX).partition("-")[0]
         for one in (claim.get("status") or {}).get("devices") or ():
             part = known.get((one["driver"], one["pool"], one["device"]))
             number = (one.get("data") or {}).get("gpuInstance")

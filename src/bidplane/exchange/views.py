@@ -25,7 +25,7 @@ from bidplane.core.market import (
 from bidplane.core.market.explain import IDLE, explain, explain_standing, explained_win, where
 from bidplane.core.market.prices import bounds
 from bidplane.exchange.desk import Desk
-from bidplane.exchange.snapshot import lease_name
+from bidplane.exchange.marks import lease_name
 from bidplane.ledger import leases
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
