@@ -10,6 +10,7 @@ import signal
 import subprocess
 from typing import Any
 
+import msgspec
 import pytest
 
 from .conftest import Installation, pod
@@ -24,13 +25,12 @@ def ready(bidplane: Installation, agent: str, name: str) -> None:
 def waiting(bidplane: Installation, agent: str, name: str, reason: str) -> str:
     """Wait until the pod says it waits for `reason`; returns what it says."""
     path = '{.status.conditions[?(@.type=="PodScheduled")].reason}'
-    bidplane.kubectl(
-        agent, "wait", f"pod/{name}", f"--for=jsonpath={path}={reason}", "--timeout=30s"
+    # As it was then: a second later it may say something else.
+    said = bidplane.kubectl(
+        agent, "wait", f"pod/{name}", f"--for=jsonpath={path}={reason}", "--timeout=30s", "-ojson"
     )
     (condition,) = [
-        c
-        for c in bidplane.get(agent, f"pod/{name}")["status"]["conditions"]
-        if c["type"] == "PodScheduled"
+        c for c in msgspec.json.decode(said)["status"]["conditions"] if c["type"] == "PodScheduled"
     ]
     message: str = condition["message"]
     return message
