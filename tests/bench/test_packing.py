@@ -11,7 +11,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.bench import packing
-from bidplane.bench.packing import FGD, GPU, Cluster, FirstFit, Leftovers, Node, Pod, unallocated
+from bidplane.bench.packing import (
+    FGD,
+    GPU,
+    Cluster,
+    Exchange,
+    FirstFit,
+    Leftovers,
+    Node,
+    Pod,
+    pack,
+)
+from bidplane.core.chain import EIGHTHS, FRACTIONS, Block
+from bidplane.core.placement import PlacementError, Shelf, place
 
 
 def one(gpus: int = 2, cpu: int = 64_000) -> Cluster:
@@ -20,13 +32,13 @@ def one(gpus: int = 2, cpu: int = 64_000) -> Cluster:
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6))
-@pytest.mark.parametrize("policy", [FirstFit, FGD, Leftovers])
+@pytest.mark.parametrize("policy", [FirstFit, FGD, Leftovers, Exchange])
 def test_no_policy_hands_out_more_than_there_is(policy: type[FirstFit], seed: int) -> None:
     nodes, pods = packing.draw(seed, nodes=8, pods=60)
     # `Cluster.take` raises for anything that does not fit.
-    left = unallocated(nodes, pods, policy, seed)
+    left = pack(nodes, pods, policy, seed).unallocated
     assert 0 <= left < 60
-    assert left == unallocated(nodes, pods, policy, seed)
+    assert left == pack(nodes, pods, policy, seed).unallocated
 
 
 def test_taking_what_is_not_there_raises() -> None:
@@ -86,3 +98,51 @@ def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
     nodes, pods = packing.read(tmp_path)
     assert nodes == [Node(64000, 262144, 2, "P100")]
     assert pods == [Pod(12000, 16384, 1, 460, ("P100", "V100")), Pod(1, 1, 0, 0)]
+
+
+SHARES = {125: "1/8", 250: "1/4", 500: "1/2"}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    wanted=st.lists(st.sampled_from([60, 200, 250, 470, 500, 810, 1000, 2000, 4000]), max_size=25),
+)
+def test_parts_are_packed_as_the_exchange_places_them(sizes: list[int], wanted: list[int]) -> None:
+    cluster = Cluster([Node(10**9, 10**9, size, "A") for size in sizes], range(len(sizes)))
+    policy = Exchange(cluster, [])
+    for milli in wanted:
+        pod = policy.sold(Pod(1, 1, max(1, milli // GPU), min(milli, GPU)))
+        seat = policy.place(pod)
+        block = Block(0, share=SHARES[pod.milli]) if pod.is_part else Block(pod.gpus)
+        try:
+            placed = place(shelves(cluster), [("w", block)], FRACTIONS)["w"]
+        except PlacementError:
+            assert seat is None
+            continue
+        assert seat is not None
+        node, devices = seat
+        assert placed.domain == f"{node}"
+        assert placed.devices == tuple(f"{node}/{device}" for device in devices)
+        cluster.take(node, devices, pod)
+
+
+def shelves(cluster: Cluster) -> list[Shelf]:
+    found = []
+    for node, row in enumerate(cluster.gpu.tolist()):
+        left = {f"{node}/{device}": milli for device, milli in enumerate(row) if milli >= 0}
+        free = tuple(device for device, milli in left.items() if milli == GPU)
+        cut = {
+            device: {EIGHTHS: tuple(range(milli * 8 // GPU))}
+            for device, milli in left.items()
+            if milli < GPU
+        }
+        found.append(Shelf(f"{node}", free, cut=cut))
+    return found
+
+
+def test_what_is_sold_beyond_what_was_asked_for_is_told() -> None:
+    nodes, pods = [Node(64_000, 10**6, 2, "A")], [Pod(1000, 1, 1, 400)] * 8
+    assert pack(nodes, pods, Exchange, 1) == (0.0, pytest.approx(20.0))
+    # Two of 400 to a GPU, and 200 that nobody gets.
+    assert pack(nodes, pods, Leftovers, 1) == (pytest.approx(20.0), pytest.approx(20.0))

@@ -6,8 +6,7 @@ With --data, whatever is there: training jobs (`jobs/*.csv`), inference (`llm/`,
 Without: work drawn from a seed.
 
 Each figure of ours stands beside each peer's from the same run; an aim stands where ours
-meets the best of them. Bidding rules were chosen on drawn work (`docs/simulator.md`), on none of
-these files.
+meets the best of them. `docs/simulator.md` says on which work the bidding rules were chosen.
 """
 
 from __future__ import annotations

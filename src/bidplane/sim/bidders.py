@@ -15,12 +15,12 @@ from bidplane.api.money import GPU_WEIGHT, LARGEST_PRICE
 from bidplane.core.market import pacing
 from bidplane.sim.engine import Task
 
-# Chosen on drawn work (`generate`, seeds 1 to 6), on no trace: see docs/simulator.md.
+# Chosen on drawn work (`generate`, seeds 1 to 6), _LONG also on a trace: see docs/simulator.md.
 _IMPATIENT = 3 * 3600.0  # seconds of waiting that make a job worth as much again
 _LONG, _STEEP = 20.0, 3.0  # times the usual length; and the power that what is longer grows by
 _AHEAD = 3600.0  # seconds that an agent looks ahead
 _FOREVER = 30 * 86_400.0  # seconds: what never loses its worth is bid for as if it did in these
-_LEVEL, _LEVELS = 600.0, 4.0  # GPU-seconds of the first level; each is so many times the last
+_LEVEL, _LEVELS = 3600.0, 4.0  # GPU-seconds of the first level; each is so many times the last
 
 # Of a job at a moment, where jobs usually take so many seconds: what finishing it is worth, against
 # what it would be worth without having waited; and over how many GPU-seconds that is spread.
