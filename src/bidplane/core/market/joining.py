@@ -154,7 +154,9 @@ class _Machines:
     def route(self, needs: Sequence[Mapping[str, Block]], count: int) -> Joint | None:
         """So many sets of the needs, each in one machine; None if no machines are that large."""
         wanted: Needs = tuple(tuple(sorted(need.items())) for need in needs)
-        known = self._known.setdefault(wanted, _Known(self._tightest))
+        if wanted not in self._known:
+            self._known[wanted] = _Known(self._tightest)
+        known = self._known[wanted]
         sets: list[Set] = []
         while len(sets) < count:
             if len(sets) == 1:
