@@ -334,6 +334,35 @@ def test_bids_without_a_pool_do_not_all_herd_to_one() -> None:
     assert {won.lot for won in result.won} == {"a", "b"}
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4]), st.integers(200, 900)), min_size=2, max_size=6),
+    st.integers(200, 900),
+    st.integers(0, 4),
+    st.integers(0, 4),
+)
+def test_offering_more_does_not_lead_to_another_lot(bids, instead, here, there) -> None:
+    lots = [lot(here, name="a"), lot(there, name="b", base=150)]
+    leases = (
+        msgspec.structs.replace(running("trainer", 4, 180), lot="a", domain="a-d0"),
+        msgspec.structs.replace(running("tuner", 4, 140), lot="b", domain="b-d0"),
+    )
+
+    def lot_of_the_first(offered: int) -> str:
+        asks = [ask(f"bid-{n}", gpus, price, pool="") for n, (gpus, price) in enumerate(bids)]
+        asks[0] = ask("bid-0", bids[0][0], offered, pool="")
+        result = play(lots, asks, leases)
+        return next(one.lot for one in (*result.won, *result.lost) if one.ask == "bid-0")
+
+    assert lot_of_the_first(bids[0][1]) == lot_of_the_first(instead)
+
+
+def test_the_best_bid_is_not_led_away_by_those_that_were_routed_before_it() -> None:
+    lots = [lot(2, name="b"), lot(0, name="a")]
+    bids = [ask("best", 2, 900, pool=""), *(ask(f"bid-{n}", 2, 110, pool="") for n in range(5))]
+    leases = (msgspec.structs.replace(running("pinned", 2, 950), lot="a", domain="a-d0"),)
+    assert [won.ask for won in play(lots, bids, leases).won] == ["best"]
+
+
 def test_a_better_bid_displaces_and_waits_for_the_devices() -> None:
     result = play([lot(0)], [ask("chat", 2, 300)], (running("trainer", 8, 200),))
     assert [(d.lease, d.compensation, d.by) for d in result.displaced] == [

@@ -66,16 +66,22 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
     # Where everybody has named a pool, what the others do changes nobody's way.
     routed = any(not ask.lot or ask.otherwise or ask.is_joint for ask in given.asks)
     joiner = Joiner(lots, router)
+    entries: dict[str, _Entry] = {}
+    # Not in the order of rank: else offering more would lead to another lot.
+    for ask in sorted(given.asks, key=lambda a: (a.tie, a.id)):
+        entry = entries[ask.id] = _entry(ask, lots, router, joiner)
+        if routed and entry.lot is not None:
+            router.take(entry.ask, entry.block, entry.lot)
+            if isinstance(entry.block, Joint) and entry.ask.offered >= router.reserve(
+                entry.block, entry.lot
+            ):
+                joiner.take(entry.block)
     available = dict(given.available)
     admitted: list[Admitted] = []
     refused: list[Refused] = []
     for first in sorted(given.asks, key=lambda a: (-a.offered * a.weight, a.tie, a.id)):
-        entry = _entry(first, lots, router, joiner)
+        entry = entries[first.id]
         ask, lot, block = entry.ask, entry.lot, entry.block
-        if routed and lot is not None:
-            router.take(ask, block, lot)
-            if isinstance(block, Joint) and ask.offered >= router.reserve(block, lot):
-                joiner.take(block)
         gpus = block.count if block.share else block.gpus
         loss = Lost(
             ask=ask.id,

@@ -3,8 +3,8 @@ Where a bid that names no pool goes: to the lot where its block costs least to e
 
 What entering costs is asked of the lot as it is: the base price while blocks of that
 size are free, else what it takes to displace a running lease, else nothing will do. The
-bid's own offer plays no part in it. Each routed bid counts as there already for those
-that follow, so that a free block does not draw everybody.
+bid's own offer plays no part in it, nor in when it is routed. Each routed bid counts as there
+already for those that follow, so that a free block does not draw everybody.
 
 Within the lot it was routed to, "one less would have lost" holds; across lots nothing is
 promised.
@@ -12,6 +12,7 @@ promised.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -64,14 +65,14 @@ class Router:
             return next(iter(blocks))
         return min(blocks, key=lambda name: self._entries[name].rank(blocks[name]))
 
-    def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[bool, int]:
-        """What the ask would gain there, by today's prices; less than nothing if it cannot win."""
+    def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[int, int]:
+        """How well it can be had there, more being better, and what the ask would gain."""
         if isinstance(block, Joint):
             ranks = [(self._entries[name].rank(part), gpus_of(part)) for name, part in block.lots]
             gain = sum((ask.offered - price) * GPU_WEIGHT * gpus for (_, price, _), gpus in ranks)
-            return not any(closed for (closed, _, _), _ in ranks), gain
-        closed, price, _ = self._entries[lot.name].rank(block)
-        return not closed, (ask.offered - price) * weight_of(block, lot.leaves)
+            return -max(chance for (chance, _, _), _ in ranks), gain
+        chance, price, _ = self._entries[lot.name].rank(block)
+        return -chance, (ask.offered - price) * weight_of(block, lot.leaves)
 
     def take(self, ask: Ask, block: Block, lot: Lot) -> None:
         """The ask goes there: who comes after it finds that much less."""
@@ -94,6 +95,14 @@ class Router:
         return self._entries[lot].contesting
 
 
+class _Chance(enum.IntEnum):
+    """How a block can be had in a lot, the best first."""
+
+    FOR_A_PRICE = 0
+    BEFORE_OTHERS = 1  # those routed there already may have to give way to it
+    NONE = 2
+
+
 class _Entry:
     """What a block costs in one lot, for a newcomer."""
 
@@ -104,7 +113,7 @@ class _Entry:
         # What a newcomer may have: the free blocks, and those of leases it may displace.
         protected = preemption.protected_by_fund(incumbents, lot.fund)
         self.contesting = [i for i in incumbents if i.id not in protected]
-        self._contested = room_of(lot, self.contesting)
+        self._contested = self._could_be_had = room_of(lot, self.contesting)
         self._displacing: dict[Block, int | None] = {}  # asked for again and again
         self._routed = 0
 
@@ -113,9 +122,12 @@ class _Entry:
         sizes = {domain.name: domain.size + domain.closed for domain in self.lot.domains}
         return Room(sizes, leaves=self.lot.leaves, chain=self.lot.chain)
 
-    def rank(self, block: Block) -> tuple[bool, int, str]:
+    def rank(self, block: Block) -> tuple[_Chance, int, str]:
         price = self._price(block)
-        return price is None, self.lot.base if price is None else price, self.lot.name
+        if price is not None:
+            return _Chance.FOR_A_PRICE, price, self.lot.name
+        chance = _Chance.BEFORE_OTHERS if self._could_be_had.fits(block) else _Chance.NONE
+        return chance, self.lot.base, self.lot.name
 
     def take(self, block: Block) -> None:
         if self._free.fits(block):
