@@ -242,7 +242,7 @@ def test_memory_is_a_part_of_whatever_gpu_has_enough_of_it():
     assert annotated(gpu_memory="12000").memory == 12000
     found = [
         (choice.get("share", ""), choice["selector"].partition('quantity("')[2].partition('"')[0])
-        for choice in asks.memory_choices(12000)
+        for choice in asks.memory_choices(12000 << 20)
     ]
     assert found == [
         ("1/8", "96000Mi"),

@@ -133,3 +133,16 @@ def test_a_part_says_whether_it_is_isolated():
         return leasenodes.node(lease, None)["metadata"]["labels"].get("bidplane.dev/isolation")
 
     assert (node_of("1/2"), node_of("1g.10gb"), node_of("")) == ("none", "mig", None)
+
+
+@pytest.mark.parametrize(
+    ("whole", "quarter"),
+    [("80Gi", "20Gi"), ("81559Mi", "20879104Ki"), ("81G", "20250M"), ("1.5Gi", "384Mi")],
+)
+def test_a_part_has_exactly_its_eighths_in_whatever_unit(whole, quarter):
+    part = lease()
+    part["spec"]["devices"] = [{**DEVICES[0], "share": "1/4", "slots": [0, 1]}]
+    host = host_slice()
+    host["spec"]["devices"][2]["capacity"] = {"memory": {"value": whole}}
+    (device,) = leasenodes.resource_slice(part, [host], NODE)["spec"]["devices"]
+    assert device["capacity"]["memory"]["value"] == quarter

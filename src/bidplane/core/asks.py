@@ -23,6 +23,7 @@ from bidplane.api.pool import Divides
 from bidplane.core import annotations as annotations_of
 from bidplane.core import holds
 from bidplane.core.chain import FRACTIONS, fraction_share
+from bidplane.wire.quantity import of_bytes
 
 WORK_SECONDS = 3600  # how long a pod runs that does not say
 _WHOLE = re.compile(r"[0-9]{1,9}")
@@ -139,19 +140,19 @@ def _gang_size(annotations: Object) -> int:
     return size
 
 
-def memory_choices(mebibytes: int) -> list[dict[str, Any]]:
+def memory_choices(amount: int) -> list[dict[str, Any]]:
     """
-    So much memory, as parts of a GPU: of each GPU the smallest part that has it, and all of one
-    of which it is more than half. A GPU fits one of the choices, so that none is bought too large.
+    So many bytes, as parts of a GPU: of each GPU the smallest part that has them, and all of one
+    of which they are more than half. A GPU fits one choice, so that none is bought too large.
     """
     memory = "device.capacity[device.driver].memory"
     found = []
     more = ""
     for leaf in (*reversed(FRACTIONS), None):
-        least = mebibytes * (leaf.per_gpu if leaf else 1)
-        selector = f'has({memory}) && {memory}.compareTo(quantity("{least}Mi")) >= 0{more}'
+        least = of_bytes(amount * (leaf.per_gpu if leaf else 1))
+        selector = f'has({memory}) && {memory}.compareTo(quantity("{least}")) >= 0{more}'
         found.append({"gpus": 1, "selector": selector, **({"share": leaf.name} if leaf else {})})
-        more = f' && {memory}.compareTo(quantity("{least}Mi")) < 0'
+        more = f' && {memory}.compareTo(quantity("{least}")) < 0'
     return found
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import RESOURCE_CLAIM, Object
-from bidplane.core import binding
+from bidplane.core import binding, portions
 from bidplane.core.cel import CelError
 from bidplane.core.cel import devices as cel
 from bidplane.core.claims import ClaimError, read_claim, read_slices
@@ -98,6 +98,7 @@ class Market(msgspec.Struct, frozen=True):
 
     bid: dict[str, Any]
     why: str
+    refusals: Mapping[str, str] = {}  # by a bid's reason: what the answer means for this claim
 
 
 Operation = MakeClaim | AllocateClaim | ReleaseClaim
@@ -164,7 +165,7 @@ def _allocated(
             for one, allocation in zip(open_, placed.allocations, strict=True)
         ]
     if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
-        return Market(bid, placed.reason)
+        return Market(bid, placed.reason, portions.refusals(claims[0]))
     return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
 
 
@@ -223,6 +224,8 @@ def as_bid(claim: Claim) -> dict[str, Any] | None:
     """
     if any(one.distinct for one in claim.constraints):
         return None
+    if portions.is_asked(claim):
+        return portions.as_bid(claim)
     several = len(claim.requests) > 1
     if several and any(_is_between(one, claim) for one in claim.constraints):
         return None
@@ -255,7 +258,7 @@ def _together(needs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
 
 
 def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
-    if request.admin or request.capacity or request.tolerations:
+    if request.admin or request.tolerations:
         return None
     if request.device_class == "mig.nvidia.com" and not request.everything:
         # Instances are sold by their profile, which the claim must say, and say no more.

@@ -7,7 +7,7 @@ to the others.
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +15,8 @@ from bidplane.api import labels
 from bidplane.api.kinds import GPU_LEASE, Object
 from bidplane.api.lease import Phase
 from bidplane.core import parts
+from bidplane.core.chain import UNITS
+from bidplane.wire.quantity import canonical, of_bytes, parse
 
 # A lease says nothing of CPU and memory yet; a pod's requests must not be what stops it.
 _ROOM = {"cpu": "256", "memory": "2Ti", "pods": "110", "ephemeral-storage": "1Ti"}
@@ -168,11 +170,12 @@ def _shown(leased: Object, device: Object, part: Object | None) -> dict[str, Any
         shown = {key: value for key, value in part.items() if key not in _OF_THE_HOST}
         capacity = shown.get("capacity") or {}
     else:
-        shown = whole
         capacity = {
-            name: {**value, "value": _eighths(value["value"], len(slots))}
+            name: _portion(value["value"], len(slots))
             for name, value in (device.get("capacity") or {}).items()
         }
+        # With nothing that is used up, it could be claimed any number of times.
+        shown = {**whole, **({"allowMultipleAllocations": True} if capacity else {})}
     attributes = {
         **(shown.get("attributes") or {}),
         labels.PARENT_ATTRIBUTE: {"string": device["name"]},
@@ -182,16 +185,23 @@ def _shown(leased: Object, device: Object, part: Object | None) -> dict[str, Any
     return {**shown, "capacity": capacity} if capacity else shown
 
 
+def _portion(amount: str, count: int) -> dict[str, Any]:
+    """
+    So many eighths of a capacity. A claim for some of it takes whole eighths, as they are sold;
+    one that says nothing takes all of it.
+    """
+    value = _eighths(amount, count)
+    if (parse(amount) / UNITS).denominator != 1:
+        return {"value": value}  # nothing whole to round up to: a claim takes what it says
+    eighth = _eighths(amount, 1)
+    allowed = {"min": eighth, "max": value, "step": eighth}
+    return {"value": value, "requestPolicy": {"default": value, "validRange": allowed}}
+
+
 def _eighths(amount: str, count: int) -> str:
-    """So many eighths of a quantity, in its own unit if that is whole."""
-    match = re.fullmatch(r"([0-9]+)([A-Za-z]*)", amount)
-    if match is None:
-        return amount
-    number, unit = int(match[1]) * count, match[2]
-    if number % 8 == 0:
-        return f"{number // 8}{unit}"
-    smaller = {"Gi": "Mi", "Mi": "Ki", "Ti": "Gi"}.get(unit)
-    return f"{number * 1024 // 8}{smaller}" if smaller else f"{number // 8}{unit}"
+    """So many eighths of a quantity, and never more than that, in its own kind of unit."""
+    number = math.floor(parse(amount) * count / UNITS)
+    return of_bytes(number) if amount.endswith("i") else canonical(number)
 
 
 def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:

@@ -32,6 +32,11 @@ def _split(text: str) -> tuple[Fraction, str]:
     return number * Fraction(10) ** _DECIMAL[suffix], "decimal"
 
 
+def of_bytes(number: int) -> str:
+    """So many bytes, exactly, in the largest of Ki, Mi, … that is whole."""
+    return canonical(f"{number // 1024}Ki") if number % 1024 == 0 else str(number)
+
+
 @functools.lru_cache(maxsize=4096)
 def canonical(value: str | float) -> str:
     """The shortest exact form with the largest suffix, in the family that was used."""

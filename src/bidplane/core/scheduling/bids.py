@@ -120,7 +120,7 @@ def _budget(pod: Object, ask: Ask) -> dict[str, Any]:
 def _shape(ask: Ask, max_price: str) -> dict[str, Any]:
     if ask.memory:
         terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)
-        first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory))
+        first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory << 20))
         return {**first, "otherwise": others}
     return {
         "gpus": ask.gpus,

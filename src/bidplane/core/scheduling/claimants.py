@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
@@ -61,7 +63,7 @@ def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
             yield BindPod(pod, node)
         case claiming.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
-        case claiming.Market(bid=wanted, why=why):
+        case claiming.Market(bid=wanted, why=why, refusals=refusals):
             if bid is None and (other := _who_bids(snapshot, pod)) is not pod:
                 # A claim is one bid and one lease, however many pods share it.
                 words = f"{name_of(other)} bids for the claim that they share"
@@ -78,7 +80,7 @@ def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
             elif phase_of(bid) == BidPhase.WON and usable:
                 yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its bid has won")
             else:
-                yield why_waiting(pod, bid, lease_of(snapshot, bid))
+                yield _told(why_waiting(pod, bid, lease_of(snapshot, bid)), refusals)
         case operations:
             yield from operations
 
@@ -98,7 +100,7 @@ def _of_gang(
             yield BindPod(pod, node)
         case claiming.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
-        case claiming.Market(bid=wanted, why=why):
+        case claiming.Market(bid=wanted, why=why, refusals=refusals):
             if isinstance(turn, Together):
                 others = [
                     claiming.decide(snapshot.devices, one, (), now=snapshot.now)
@@ -106,13 +108,19 @@ def _of_gang(
                 ]
                 yield from _ask_together(pod, ask, gang, wanted, others, snapshot.max_price)
             elif isinstance(turn, Stands):
-                yield why_waiting(pod, turn.bid, turn.lease)
+                yield _told(why_waiting(pod, turn.bid, turn.lease), refusals)
             elif seat:
                 yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its gang has won")
             elif isinstance(turn, list):
                 yield from turn
         case operations:
             yield from operations
+
+
+def _told(waiting: Explain, refusals: Mapping[str, str]) -> Explain:
+    """In the claim's own words, where the market's are about a bid nobody wrote."""
+    words = refusals.get(waiting.reason, waiting.message)
+    return msgspec.structs.replace(waiting, message=words)
 
 
 def _ask_together(
@@ -167,7 +175,14 @@ def _usable_by(snapshot: Snapshot, bid: Object | None, pod: Object) -> list[str]
         for lease in snapshot.leases
         if (name := lease["metadata"]["name"]) in there - whole
         and is_held(lease)
-        # A fraction is no device of its own; a MIG instance is.
-        and "/" not in lease["spec"]["devices"][0].get("share", "")
-        and (name in claimed or lease["spec"]["bid"]["name"] in by_hand | {mine})
+        and (
+            name in claimed
+            or lease["spec"]["bid"]["name"] == mine
+            # A fraction is what its own claim asked for, and no GPU for another's; a MIG instance
+            # says what it is.
+            or (
+                lease["spec"]["bid"]["name"] in by_hand
+                and "/" not in lease["spec"]["devices"][0].get("share", "")
+            )
+        )
     )

@@ -1,0 +1,292 @@
+"""
+Claims for some of a GPU's memory, through the whole wiring: each is the least part that covers it,
+allocated in its plane, paid as that part; and what no pool sells like that is refused by name.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    EVENT,
+    GPU_LEASE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+    Kind,
+)
+from bidplane.api.pool import Divides
+from bidplane.ledger import statement, verify
+from bidplane.ledger.rounds import explain_bid
+from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.sim.loop import run
+from bidplane.sim.world import World
+
+FLEET = Fleet(
+    nodes=[
+        NodeDeclaration(name="h100-a", product="H100", memory="80Gi", gpus=1),
+        NodeDeclaration(name="a100-a", product="A100", memory="40Gi", gpus=1),
+    ],
+    pools=[
+        PoolDeclaration(product="H100", divides=Divides.EIGHTHS),
+        PoolDeclaration(product="A100"),
+    ],
+)
+TEMPLATE = Kind("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates")
+
+
+def pod(name: str, *, pool: str = "h100", seconds: int = 60, **claim: str) -> dict[str, Any]:
+    container = {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpu"}]}}
+    marks = {labels.SIMULATED_SECONDS: str(seconds), labels.POOL: pool}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": marks},
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [container],
+            "resourceClaims": [{"name": "gpu", **(claim or {"resourceClaimName": name})}],
+        },
+    }
+
+
+def claim(name: str, **capacity: str) -> dict[str, Any]:
+    exactly = {"deviceClassName": "gpu.bidplane.dev", "capacity": {"requests": capacity}}
+    return {
+        "apiVersion": RESOURCE_CLAIM.api_version,
+        "kind": RESOURCE_CLAIM.kind,
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "some", "exactly": exactly}]}},
+    }
+
+
+def played(story: Callable[[World], Awaitable[None]]) -> None:
+    async def play() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            world = World(Path(folder), FLEET)
+            try:
+                await world.start_all()
+                spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
+                agent = {"metadata": {"name": "trainer"}, "spec": spec}
+                await world.client().create(
+                    AGENT, {"apiVersion": AGENT.api_version, "kind": "Agent", **agent}, None
+                )
+
+                async def ready() -> bool:
+                    found = await world.client().get(AGENT, "trainer")
+                    ours = labels.WALLET_FINALIZER in found["metadata"].get("finalizers", ())
+                    return ours and (found.get("status") or {}).get("phase") == "Ready"
+
+                await world.until(ready, within=60)
+                await story(world)
+                world.check()
+            finally:
+                await world.stop()
+            report = verify(world.ledger_file)
+            assert report.is_sound, report.problem
+
+    run(play())
+
+
+async def asks(world: World, name: str, *, pool: str = "h100", **capacity: str) -> None:
+    plane = world.client("trainer")
+    await plane.create(RESOURCE_CLAIM, claim(name, **capacity), "default")
+    await plane.create(POD, pod(name, pool=pool), "default")
+
+
+async def are(world: World, wanted: str, *names: str) -> None:
+    async def there() -> bool:
+        found = [await world.client("trainer").get(POD, name, "default") for name in names]
+        return {(one.get("status") or {}).get("phase") for one in found} == {wanted}
+
+    await world.until(there, within=400)
+
+
+async def said(world: World, name: str, reason: str) -> str:
+    """What the pod's condition says, once it has that reason."""
+    message = ""
+
+    async def there() -> bool:
+        nonlocal message
+        found = await world.client("trainer").get(POD, name, "default")
+        for one in (found.get("status") or {}).get("conditions") or ():
+            if one["type"] == "PodScheduled" and one.get("reason") == reason:
+                message = one["message"]
+                return True
+        return False
+
+    await world.until(there, within=120)
+    return message
+
+
+def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        await asks(world, "twenty", memory="20Gi")
+        await asks(world, "nine", memory="9Gi")
+        await are(world, "Running", "twenty", "nine")
+
+        leases = {
+            lease["spec"]["devices"][0]["share"]: lease
+            for lease in (await host.list(GPU_LEASE)).items
+        }
+        assert sorted(leases) == ["1/4", "1/8"]
+        (quarter,), (eighth,) = (leases[one]["spec"]["devices"] for one in ("1/4", "1/8"))
+        assert (quarter["node"], quarter["name"]) == (eighth["node"], eighth["name"])
+        assert not {*quarter["slots"]} & {*eighth["slots"]}
+
+        # Allocated in the plane, inside its own lease, in whole eighths.
+        for name, share, taken in (("twenty", "1/4", "20Gi"), ("nine", "1/8", "10Gi")):
+            found = await plane.get(RESOURCE_CLAIM, name, "default")
+            (result,) = found["status"]["allocation"]["devices"]["results"]
+            assert result["consumedCapacity"] == {"memory": taken}
+            assert result["pool"] == leases[share]["metadata"]["name"]
+            running = await plane.get(POD, name, "default")
+            assert running["spec"]["nodeName"] == result["pool"]
+            # And what runs on the host has that part of the GPU, by a claim of its own.
+            (copy,) = [
+                one
+                for one in (await host.list(POD)).items
+                if one["metadata"]["labels"][labels.LEASE] == result["pool"]
+            ]
+            assert copy["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpus"}]
+            (pinned,) = [one["resourceClaimName"] for one in copy["spec"]["resourceClaims"]]
+            there = await host.get(RESOURCE_CLAIM, pinned, copy["metadata"]["namespace"])
+            (config,) = there["spec"]["devices"]["config"]
+            assert config["opaque"]["parameters"]["devices"] == [
+                {
+                    "name": "gpu-0",
+                    "share": share,
+                    "slots": leases[share]["spec"]["devices"][0]["slots"],
+                }
+            ]
+
+        # What it was rounded to is said by its bid, by the round, and of what it is not.
+        ledger = world.ledger
+        assert ledger is not None
+        for bid in (await plane.list(BID)).items:
+            share = {"twenty": "1/4", "nine": "1/8"}[bid["metadata"]["labels"][labels.POD_NAME]]
+            assert bid["status"]["shareSold"] == share
+            verdict = explain_bid(ledger, leases[share]["spec"]["bid"]["uid"])
+            assert verdict is not None
+            assert f"{share} of a GPU in h100" in verdict.sentence
+        told = [event["reason"] for event in (await plane.list(EVENT)).items]
+        assert told.count("NoIsolation") == 2
+
+        await are(world, "Succeeded", "twenty", "nine")
+
+        async def gone() -> bool:
+            return not (await host.list(GPU_LEASE)).items
+
+        await world.until(gone, within=120)
+        (wallet,) = ledger.wallets_named("trainer")
+        now = int(world.clock.now() * 1000)
+        found = statement(ledger, wallet.id.partition("/")[2], now=now)
+        assert found is not None
+        paid = {
+            share: sum(-line.amount for line in found.lines if f"{share} of a GPU" in line.text)
+            for share in ("1/4", "1/8")
+        }
+        # Both ran for as long at the floor's price: a quarter costs two eighths, to the second.
+        assert paid["1/8"] > 0
+        assert abs(paid["1/4"] - 2 * paid["1/8"]) <= paid["1/8"] // 5, paid
+
+    played(story)
+
+
+def test_more_than_half_is_all_of_a_gpu() -> None:
+    async def story(world: World) -> None:
+        await asks(world, "most", memory="41Gi")
+        await are(world, "Running", "most")
+        (lease,) = (await world.client().list(GPU_LEASE)).items
+        assert not lease["spec"]["devices"][0].get("share")
+        found = await world.client("trainer").get(RESOURCE_CLAIM, "most", "default")
+        (result,) = found["status"]["allocation"]["devices"]["results"]
+        assert result["device"] == "gpu-0"
+
+    played(story)
+
+
+def test_a_claim_that_pods_share_is_one_part_for_all_of_them() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        await plane.create(RESOURCE_CLAIM, claim("both", memory="20Gi"), "default")
+        for name in ("first", "second"):
+            await plane.create(POD, pod(name, resourceClaimName="both"), "default")
+        await are(world, "Running", "first", "second")
+        (lease,) = (await world.client().list(GPU_LEASE)).items
+        assert lease["spec"]["devices"][0]["share"] == "1/4"
+
+    played(story)
+
+
+def test_a_gang_has_a_part_for_each_of_its_pods() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        template = {
+            "apiVersion": RESOURCE_CLAIM.api_version,
+            "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "some"},
+            "spec": {"spec": claim("some", memory="20Gi")["spec"]},
+        }
+        await plane.create(TEMPLATE, template, "default")
+        for name in ("rank-0", "rank-1"):
+            one = pod(name, resourceClaimTemplateName="some")
+            one["metadata"]["annotations"] |= {labels.GANG: "ranks", labels.GANG_SIZE: "2"}
+            await plane.create(POD, one, "default")
+        await are(world, "Running", "rank-0", "rank-1")
+        leases = (await world.client().list(GPU_LEASE)).items
+        assert [lease["spec"]["devices"][0]["share"] for lease in leases] == ["1/4", "1/4"]
+        claims = (await plane.list(RESOURCE_CLAIM)).items
+        results = [one["status"]["allocation"]["devices"]["results"][0] for one in claims]
+        assert [one["consumedCapacity"] for one in results] == [{"memory": "20Gi"}] * 2
+        assert len({one["pool"] for one in results}) == 2
+
+    played(story)
+
+
+def test_what_no_pool_sells_so_is_refused_with_what_to_write() -> None:
+    async def story(world: World) -> None:
+        await asks(world, "huge", memory="200Gi")
+        await asks(world, "whole", pool="a100", memory="20Gi")
+        await asks(world, "odd", cores="4")
+        await asks(world, "less", memory="-1Gi")
+        huge = await said(world, "huge", "SelectsNothing")
+        assert "memory] of 200Gi: no GPU that is sold there has so much" in huge
+        whole = await said(world, "whole", "ShapeNotSold")
+        assert "take capacity out to claim a whole one, or name another pool" in whole
+        assert "write {memory: 20Gi}" in await said(world, "odd", "BadClaim")
+        assert "must be more than 0" in await said(world, "less", "BadClaim")
+
+    played(story)
+
+
+def test_a_claim_for_a_gpu_is_not_given_a_part_that_somebody_bid_for_by_hand() -> None:
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        half = {"gpus": 1, "share": "1/2", "pool": "h100", "maxPrice": "1.00"}
+        bid = {"apiVersion": BID.api_version, "kind": BID.kind, "metadata": {"name": "half"}}
+        await plane.create(BID, {**bid, "spec": half}, "default")
+
+        async def shown() -> bool:
+            return bool((await plane.list(RESOURCE_SLICE)).items)
+
+        await world.until(shown, within=120)
+        one = claim("one")
+        del one["spec"]["devices"]["requests"][0]["exactly"]["capacity"]
+        await plane.create(RESOURCE_CLAIM, one, "default")
+        await plane.create(POD, pod("one", pool="a100"), "default")
+        await are(world, "Running", "one")
+        shares = {
+            lease["spec"]["pool"]: lease["spec"]["devices"][0].get("share", "")
+            for lease in (await host.list(GPU_LEASE)).items
+        }
+        assert shares == {"h100": "1/2", "a100": ""}
+
+    played(story)
