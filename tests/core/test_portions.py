@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import Any
 
@@ -16,6 +17,7 @@ from bidplane.core.claiming import CLASSES, as_bid
 from bidplane.core.claims import ClaimError, read_claim, read_slices
 from bidplane.core.claims.fast import Fleet, Placed
 from bidplane.core.claims.model import Claim
+from bidplane.testing.cluster import Cluster
 from bidplane.wire.quantity import of_bytes, parse
 
 Json = dict[str, Any]
@@ -236,3 +238,18 @@ def test_the_markets_refusals_are_told_in_the_claims_words() -> None:
     assert "memory] of 200Gi: no GPU that is sold there has so much" in told["SelectsNothing"]
     assert "take capacity out to claim a whole one" in told["ShapeNotSold"]
     assert portions.refusals(claim({"deviceClassName": DRIVER})) == {}
+
+
+@pytest.mark.kube
+@pytest.mark.parametrize("share", ["1/8", "1/4", "1/2"])
+def test_real_kubernetes_takes_a_part_as_it_is_shown(cluster: Cluster, share: str) -> None:
+    shown = _leased(80 << 30, share)
+    del shown["metadata"]["ownerReferences"]  # its node is not there
+    try:
+        cluster.kubectl("apply", "-f", "-", input=json.dumps(shown))
+        said = cluster.kubectl("get", "resourceslice", "lease-1", "-o", "json").stdout
+        (found,) = json.loads(said)["spec"]["devices"]
+        (ours,) = shown["spec"]["devices"]
+        assert (found["capacity"], found["allowMultipleAllocations"]) == (ours["capacity"], True)
+    finally:
+        cluster.kubectl("delete", "resourceslices", "--all")

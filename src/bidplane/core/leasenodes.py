@@ -194,7 +194,8 @@ def _portion(amount: str, count: int) -> dict[str, Any]:
     if (parse(amount) / UNITS).denominator != 1:
         return {"value": value}  # nothing whole to round up to: a claim takes what it says
     eighth = _eighths(amount, 1)
-    allowed = {"min": eighth, "max": value, "step": eighth}
+    # Of one eighth there is no second step, and a slice that says there is one is refused.
+    allowed = {"min": eighth, "max": value, **({"step": eighth} if count > 1 else {})}
     return {"value": value, "requestPolicy": {"default": value, "validRange": allowed}}
 
 
