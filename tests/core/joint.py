@@ -150,6 +150,9 @@ def rounds(draw: st.DrawFn) -> RoundInput:
         }
         also = tuple(need(id, agent, owner, price=price) for _ in range(draw(st.integers(0, 2))))
         one_node = draw(st.booleans()) if also else draw(st.sampled_from([False, False, True]))
+        # Some machines have what it needs beside, for so many of its sets; or it needs nothing.
+        able = st.dictionaries(st.sampled_from(nodes), st.integers(1, 2), min_size=1)
+        common["machines"] = draw(st.none() | able) if one_node else None
         asks.append(need(id, agent, owner, also=also, one_node=one_node, **common))
     return RoundInput(
         at=0,

@@ -8,8 +8,9 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.core.asks import Ask
-from bidplane.core.claiming import as_bid
-from bidplane.core.claims import read_claim
+from bidplane.core.claimbids import as_bid
+from bidplane.core.claiming import CLASSES
+from bidplane.core.claims import ClaimError, read_claim
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
 
 Json = dict[str, Any]
@@ -17,11 +18,19 @@ WIDE = 'device.attributes["bidplane.dev"].pcieLinkWidth == 16'
 SLIM = 'device.attributes["bidplane.dev"].pcieLinkWidth == 4'
 
 
+NIC = 'device.driver == "nic.example.com"'
+NICS: Json = {"nic.example.com": {"spec": {"selectors": [{"cel": {"expression": NIC}}]}}}
+
+
 def gpus(count: int, *selectors: str, cls: str = "gpu.bidplane.dev") -> Json:
     found: Json = {"deviceClassName": cls, "count": count}
     if selectors:
         found["selectors"] = [{"cel": {"expression": one}} for one in selectors]
     return found
+
+
+def nic(count: int = 1, *selectors: str) -> Json:
+    return gpus(count, *selectors, cls="nic.example.com")
 
 
 def bid_of(*requests: Json, constraints: list[Json] | None = None) -> Json | None:
@@ -36,9 +45,8 @@ def bid_of(*requests: Json, constraints: list[Json] | None = None) -> Json | Non
         for n, one in enumerate(requests)
     ]
     devices = {"requests": made, "constraints": constraints or []}
-    return as_bid(
-        read_claim({"metadata": {"name": "c", "namespace": "d"}, "spec": {"devices": devices}})
-    )
+    claim = {"metadata": {"name": "c", "namespace": "d"}, "spec": {"devices": devices}}
+    return as_bid(read_claim(claim), {**CLASSES, **NICS})
 
 
 def test_one_request_is_one_block() -> None:
@@ -70,7 +78,17 @@ def test_what_each_request_may_be_is_what_all_of_them_may_be() -> None:
         ([gpus(1), gpus(1)], [{"matchAttribute": "a/b", "requests": ["r0", "r1"]}]),
         ([gpus(1), gpus(1)], [{"distinctAttribute": "a/b", "requests": ["r0"]}]),
         ([gpus(1), {"deviceClassName": "gpu.bidplane.dev", "allocationMode": "All"}], []),
-        ([gpus(1), gpus(1, cls="nic.example.com")], []),
+        ([gpus(1, cls="nic.example.com")], []),  # nothing to bid for
+        ([gpus(1), nic()], [{"matchAttribute": "a/b"}]),
+        ([gpus(1), nic(2)], [{"matchAttribute": "a/b", "requests": ["r1"]}]),
+        ([gpus(1), [nic(2), nic()]], []),  # which of them it was is not in a lease
+        ([gpus(1), [gpus(1), nic()]], []),
+        ([gpus(1), nic(33)], []),
+        ([gpus(1), nic(1, *[NIC] * 32)], []),
+        ([gpus(1), *[nic()] * 9], []),
+        ([gpus(1), {**nic(), "adminAccess": True}], []),
+        ([gpus(1), {**nic(), "allocationMode": "All"}], []),
+        ([{"deviceClassName": "gpu.bidplane.dev", "allocationMode": "All"}, nic()], []),
         (
             [
                 gpus(1),
@@ -87,6 +105,45 @@ def test_what_each_request_may_be_is_what_all_of_them_may_be() -> None:
 )
 def test_what_is_tied_or_is_no_block_is_none(requests: list[Any], constraints: list[Json]) -> None:
     assert bid_of(*requests, constraints=constraints) is None
+
+
+def test_what_nobody_sells_must_be_beside_it_in_its_machine() -> None:
+    fast = 'device.attributes["nic.example.com"].speed == 400'
+    assert bid_of(nic(2, fast), gpus(4, WIDE)) == {
+        "gpus": 4,
+        "selector": WIDE,
+        "oneNode": True,
+        "beside": [{"deviceClass": "nic.example.com", "count": 2, "selectors": [NIC, fast]}],
+    }
+
+
+def test_it_is_beside_whichever_of_the_choices_is_had() -> None:
+    found = bid_of([gpus(8), gpus(4)], gpus(1, SLIM), nic())
+    assert found is not None
+    assert [(one["gpus"], one["oneNode"]) for one in (found, *found["otherwise"])] == [
+        (8, True),
+        (4, True),
+    ]
+    assert [one["deviceClass"] for one in found["beside"]] == ["nic.example.com"]
+    assert all("beside" not in one for one in found["otherwise"])
+
+
+def test_a_part_of_a_gpu_has_nothing_beside_it() -> None:
+    some: Json = {**gpus(1), "capacity": {"requests": {"memory": "20Gi"}}}
+    with pytest.raises(ClaimError, match="a part of a GPU is sold by itself"):
+        bid_of(some, nic())
+
+
+def test_a_class_nobody_has_is_named() -> None:
+    with pytest.raises(ClaimError, match=r"device class rdma\.example\.com: there are"):
+        bid_of(gpus(1), gpus(1, cls="rdma.example.com"))
+
+
+def test_a_float_does_not_know_what_is_beside_its_gpus() -> None:
+    wanted = bid_of(gpus(1), nic())
+    assert wanted is not None
+    ask = Ask(gpus=1, max_price="1.00", pool="")
+    assert "instant" not in bid_for_pod(POD, ask, "1.00", wanted, instant=True)["spec"]
 
 
 def test_a_constraint_inside_one_request_is_kept() -> None:

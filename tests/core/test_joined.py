@@ -155,6 +155,9 @@ def test_nothing_is_sold_twice_and_all_of_it_or_none(given: RoundInput) -> None:
             for devices in sets:
                 assert len({device.partition("/")[0] for device in devices}) == 1
                 assert len(devices) == won.gpus // len(sets)
+            able = asks[won.ask].machines
+            there = Counter(devices[0].partition("/")[0] for devices in sets)
+            assert able is None or all(n <= able.get(node, 0) for node, n in there.items())
         else:
             assert sorted(map(len, _blocks(won))) == sizes
             for devices in _blocks(won):
@@ -432,6 +435,32 @@ def test_sets_for_several_pods_are_each_in_one_machine() -> None:
         *("m0/h1000", "m0/h1001", "m0/l400"),
         *("m1/h1000", "m1/h1001", "m1/l400"),
     )
+
+
+def test_what_needs_a_nic_goes_where_there_is_one_though_another_machine_is_tighter() -> None:
+    lots = [lot("h100", 2, 4, 8)]
+    pod = ask("pod", 900, ("h100", 1), one_node=True)
+    assert [won.domain for won in played(lots, pod).won] == ["m0/nv"]
+    wired = msgspec.structs.replace(pod, machines={"m2": 1})
+    plain = ask("plain", 800, ("h100", 1), one_node=True)
+    found = {won.ask: won.domain for won in played(lots, wired, plain).won}
+    assert found == {"pod": "m2/nv", "plain": "m0/nv"}
+    # Who needs another NIC is not told that no machine has it because the first was not there.
+    other = msgspec.structs.replace(wired, id="other", machines={"m1": 1})
+    assert {won.ask: won.domain for won in played(lots, wired, other).won} == {
+        "pod": "m2/nv",
+        "other": "m1/nv",
+    }
+
+
+def test_a_machine_has_no_more_sets_than_it_has_nics_for() -> None:
+    lots = [lot("h100", 8, 8)]
+    gang = ask("gang", 900, ("h100", 1), one_node=True, blocks=3)
+    gang = msgspec.structs.replace(gang, machines={"m0": 1, "m1": 2})
+    (won,) = played(lots, gang).won
+    assert Counter(device[:2] for device in won.devices) == {"m0": 1, "m1": 2}
+    (lost,) = played(lots, msgspec.structs.replace(gang, machines={"m0": 1, "m1": 1})).lost
+    assert lost.reason is BidReason.NO_MACHINE_HAS_ALL
 
 
 def lease(id: str, price: int, *parts: tuple[str, int, int], owner: str = "") -> Incumbent:

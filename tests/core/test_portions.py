@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from bidplane.api import labels
 from bidplane.core import leasenodes, portions
 from bidplane.core.cel import devices as cel
-from bidplane.core.claiming import CLASSES, as_bid
+from bidplane.core.claimbids import as_bid
+from bidplane.core.claiming import CLASSES
 from bidplane.core.claims import ClaimError, read_claim, read_slices
 from bidplane.core.claims.fast import Fleet, Placed
 from bidplane.core.claims.model import Claim
@@ -84,7 +85,7 @@ def _slice(devices: list[Json]) -> Json:
     ],
 )
 def test_so_much_of_80_gigabytes_is_the_next_part(asked: str, share: list[str]) -> None:
-    found = as_bid(claim(some(asked)))
+    found = as_bid(claim(some(asked)), CLASSES)
     assert found is not None
     assert share_on(found, "80Gi") == share
 
@@ -103,7 +104,7 @@ def test_the_part_covers_and_no_smaller_one_does_and_the_claim_is_allocated_in_i
     if eighths is not None:  # at the edges, too
         asked = max(1, memory * eighths // 8)
     wanted = claim(some(str(asked)))
-    found = as_bid(wanted)
+    found = as_bid(wanted, CLASSES)
     assert found is not None
     shares = share_on(found, of_bytes(memory))
     if asked > memory:
@@ -173,7 +174,7 @@ def test_who_says_no_memory_takes_all_of_a_part_and_only_one_can() -> None:
 def test_selectors_and_attributes_are_kept_in_every_choice() -> None:
     tied = [{"matchAttribute": "a/b"}, {"matchAttribute": labels.LINK_DOMAIN_ATTRIBUTE}]
     selectors = [{"cel": {"expression": PRODUCT}}]
-    found = as_bid(claim(some("20Gi", selectors=selectors), constraints=tied))
+    found = as_bid(claim(some("20Gi", selectors=selectors), constraints=tied), CLASSES)
     assert found is not None
     choices = [found, *found["otherwise"]]
     assert all(one["selector"].startswith(f"({PRODUCT}) && has(") for one in choices)
@@ -182,7 +183,7 @@ def test_selectors_and_attributes_are_kept_in_every_choice() -> None:
 
 
 def test_the_first_that_can_be_had_comes_first() -> None:
-    found = as_bid(either(some("40Gi"), some("20Gi")))
+    found = as_bid(either(some("40Gi"), some("20Gi")), CLASSES)
     assert found is not None
     assert share_on(found, "80Gi") == ["1/2", "1/4"]
 
@@ -230,7 +231,7 @@ def test_the_first_that_can_be_had_comes_first() -> None:
 )
 def test_what_is_sold_as_no_part_is_refused_with_what_to_write(wanted: Claim, words: str) -> None:
     with pytest.raises(ClaimError, match=words):
-        as_bid(wanted)
+        as_bid(wanted, CLASSES)
 
 
 def test_the_markets_refusals_are_told_in_the_claims_words() -> None:

@@ -324,13 +324,13 @@ class Box:
         finally:
             await session.close()
 
-    async def claim(self, name, *devices):
+    async def claim(self, name, *devices, driver="gpu.bidplane.dev"):
         exactly = {"deviceClassName": "gpu.bidplane.dev", "count": len(devices)}
         spec = {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}
         body = {"metadata": {"name": name}, "spec": spec}
         await self.client.create(RESOURCE_CLAIM, body, self.space)
         results = [
-            {"request": "gpus", "driver": "gpu.bidplane.dev", "pool": self.name, "device": device}
+            {"request": "gpus", "driver": driver, "pool": self.name, "device": device}
             for device in devices
         ]
         status = {"allocation": {"devices": {"results": results}}}

@@ -559,6 +559,29 @@ def test_claimed_gpus_reach_the_process(box):
     box(story)
 
 
+def test_what_is_claimed_beside_gpus_is_no_gpu(box):
+    async def story(box):
+        await box.claim("one", "gpu-0")
+        await box.claim("nic", "gpu-0", driver="nic.example.com")  # by another driver, so called
+        claims = [
+            {"name": "gpus", "resourceClaimName": "one"},
+            {"name": "beside", "resourceClaimName": "nic"},
+        ]
+        await box.create(
+            "train",
+            "echo $CUDA_VISIBLE_DEVICES; sleep 600",
+            pod={"resourceClaims": claims},
+            resources={"claims": [{"name": "gpus"}, {"name": "beside"}]},
+        )
+        pod = await box.until_phase("train", "Running")
+        await box.until_said("train", f"GPU-{box.name}-0\n")
+        held = pod["status"]["containerStatuses"][0]["allocatedResourcesStatus"]
+        health = {one["name"]: one["resources"][0]["health"] for one in held}
+        assert health == {"claim:gpus": "Healthy", "claim:beside": "Unknown"}
+
+    box(story)
+
+
 @pytest.mark.parametrize("box", ["plane"], indirect=True)
 def test_a_node_that_stops_its_heartbeat_is_told_to_be_so_and_loses_its_pods(box):
     """On a plane; on a cluster it is the kube-controller-manager that sees it, in its own time."""

@@ -17,7 +17,15 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.crds import all_crds
-from bidplane.api.kinds import AGENT, GPU_LEASE, NODE, POD, RESOURCE_CLAIM
+from bidplane.api.kinds import (
+    AGENT,
+    DEVICE_CLASS,
+    GPU_LEASE,
+    NODE,
+    POD,
+    RESOURCE_CLAIM,
+    RESOURCE_SLICE,
+)
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import NotFound
 from bidplane.exchange.service import Exchange
@@ -34,6 +42,8 @@ from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import admit, offer
 
 from .conftest import define, pod
+from .test_claims_simulated import pod as claiming_pod
+from .test_nics_simulated import NIC_CLASS, gpu_and_nic, nics
 
 pytestmark = [pytest.mark.slow, pytest.mark.kube]
 
@@ -169,3 +179,48 @@ async def story(cluster: Any, folder: Path) -> None:
 
 def test_the_first_path_on_a_real_api_server(cluster: Any, tmp_path: Path) -> None:
     asyncio.run(story(cluster, tmp_path))
+
+
+WIRED = Fleet(
+    nodes=[
+        NodeDeclaration(name="plain", product="Story-9", gpus=1),
+        NodeDeclaration(name="wired", product="Story-9", gpus=2),
+    ],
+    pools=[PoolDeclaration(product="Story-9", floor_price="0.20")],
+)
+
+
+async def with_a_nic(cluster: Any, folder: Path) -> None:
+    async with installed(cluster, folder, WIRED) as (host, planes):
+        spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
+        agent = {"metadata": {"name": "wirer"}, "spec": spec}
+        await host.create(AGENT, {"apiVersion": AGENT.api_version, "kind": "Agent", **agent})
+        await until(host, AGENT, "wirer", has_wallet)
+        plane = planes.client("wirer")
+        await host.create(RESOURCE_SLICE, nics("wired", 1))
+        for one in (host, plane):
+            await one.create(DEVICE_CLASS, NIC_CLASS)
+        await plane.create(RESOURCE_CLAIM, gpu_and_nic("both"), "default")
+        claiming = claiming_pod("both", resourceClaimName="both")
+        await plane.create(POD, claiming, "default")
+        running = await until(plane, POD, "both", phase("Running"))
+        lease = running["spec"]["nodeName"]
+        assert (await host.get(GPU_LEASE, lease, "agent-wirer"))["spec"]["node"] == "wired"
+        (there,) = (await host.list(POD, "agent-wirer")).items
+        names = [one["resourceClaimName"] for one in there["spec"]["resourceClaims"]]
+        assert names[1] == f"{lease}-beside"
+        claims = [await host.get(RESOURCE_CLAIM, name, "agent-wirer") for name in names]
+        results = [one["status"]["allocation"]["devices"]["results"] for one in claims]
+        assert [[one["driver"] for one in some] for some in results] == [
+            ["gpu.bidplane.dev"],
+            ["nic.example.com"],
+        ]
+        await end(host, "wirer")
+        await host.delete(RESOURCE_SLICE, "wired-nics")
+        await host.delete(DEVICE_CLASS, "nic.example.com")
+    report = verify(folder / "ledger.db")
+    assert report.is_sound, report.problem
+
+
+def test_a_gpu_and_a_nic_on_a_real_api_server(cluster: Any, tmp_path: Path) -> None:
+    asyncio.run(with_a_nic(cluster, tmp_path))

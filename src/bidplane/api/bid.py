@@ -33,6 +33,9 @@ class BidReason(enum.StrEnum):
     BUDGET_SPENT = "BudgetSpent"  # what is left of its budget does not cover an epoch at its price
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
     NO_MACHINE_HAS_ALL = "NoMachineHasAll"  # of what must be in one machine
+    NO_SUCH_DEVICE = "NoSuchDevice"  # no machine with such GPUs has what must be beside them
+    NO_SUCH_CLASS = "NoSuchClass"  # the host has no DeviceClass for it
+    DEVICE_TAKEN = "DeviceTaken"  # such machines have it, and others have it all now
     NO_SUCH_POOL = "NoSuchPool"
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
     SELECTOR_TOO_FINE = "SelectorTooFine"  # it would split the pool into too many lots
@@ -47,6 +50,8 @@ class BidReason(enum.StrEnum):
 
 MOST_GPUS = 1024
 MOST_BLOCKS = 128
+MOST_BESIDE = 8  # kinds of devices
+MOST_EACH = 32  # of each kind, and selectors: as many as a ResourceClaim may have
 MOST_TERM_SECONDS = 30 * 86_400
 
 
@@ -59,6 +64,15 @@ class BidNeed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     spread: bool = False
     selector: str = ""
     match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
+
+
+class BidBeside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Devices that nobody sells, such as NICs, which must be free in the machine."""
+
+    device_class: str  # of the host, where its owner says which devices may be had so
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_EACH)] = 1
+    # CEL over `device`, all of them true.
+    selectors: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_EACH)] = ()
 
 
 class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -96,6 +110,8 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     also: Annotated[list[BidNeed], msgspec.Meta(max_length=7)] = []
     # All of it in one machine, as a pod needs it; `blocks` is then how many such sets.
     one_node: bool = False
+    # Without a price, in each machine: a bid is sold only where these are free. With oneNode.
+    beside: Annotated[list[BidBeside], msgspec.Meta(max_length=MOST_BESIDE)] = []
     # Either this or one of these, whichever gains most; the earlier of equals.
     otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
     deadline: str = ""  # RFC 3339: not sold after it

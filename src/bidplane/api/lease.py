@@ -16,6 +16,7 @@ import msgspec
 CLAIMED = "Claimed"
 IN_USE = "InUse"  # False: no pod has been on it since; nothing is said of one a program holds
 HELD = "Held"  # reason of `Claimed`: a program holds it, not a pod
+VOID = "Void"  # what was won had to be beside other devices, which are taken: nothing is owed
 UP = "Up"  # what runs on it was ready: so long did its start take
 DEVICE_READY = "Ready"  # condition of a device in a ResourceClaim: by the node that prepared it
 FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has released it

@@ -1,12 +1,12 @@
 """
 What the exchange is told of a lease: that its devices are claimed, from when on time is charged,
-that what runs on them is up, and whether anything does.
+that what runs on them is up, and whether anything does; or that it cannot be used as it was won.
 """
 
 from __future__ import annotations
 
 from bidplane.api.kinds import GPU_LEASE
-from bidplane.api.lease import CLAIMED, IN_USE, UP
+from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
 from bidplane.kube.client import Client, Object
 from bidplane.machinery.clock import rfc3339
 
@@ -20,6 +20,11 @@ async def tell_up(host: Client, lease: Object, *, now: float) -> None:
     """Set the condition `Up` of a lease whose start is measured, unless it is there."""
     if lease["spec"].get("measured"):
         await _say(host, lease, UP, reason="PodReady", message="its pod is ready", now=now)
+
+
+async def tell_void(host: Client, lease: Object, *, message: str, now: float) -> None:
+    """Set the condition `Void`, unless it is there: the exchange takes the sale back."""
+    await _say(host, lease, VOID, reason="DeviceTaken", message=message, now=now)
 
 
 async def tell_use(host: Client, lease: Object, *, used: bool, now: float) -> None:

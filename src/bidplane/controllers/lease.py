@@ -15,7 +15,8 @@ from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
 from bidplane.api.lease import Phase
-from bidplane.core import leasenodes, notice, requeue
+from bidplane.controllers.beside import Beside, Missed
+from bidplane.core import beside, leasenodes, notice, requeue
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
 from bidplane.core.translation import host_name, lease_label, origin
 from bidplane.errors import AlreadyExists, NotFound
@@ -36,6 +37,7 @@ class LeaseController:
         self._clock = clock
         self._recorder = Recorder("bidplane-lease", clock=clock)
         self._by_lease = Index(host[POD], lease_label)
+        self._beside = Beside(host, clock=clock)
         # Nodes of which it is known that they have their slice. Forgotten by a restart, which
         # then looks once more.
         self._sliced: set[str] = set()
@@ -125,10 +127,19 @@ class LeaseController:
                 mirror["metadata"]["namespace"],
                 subresource="status",
             )
-        if lease["status"].get("ready", True):
-            await self._show_node(plane, lease)
+        if not lease["status"].get("ready", True):
+            return
+        node = plane[NODE].get(None, name)
+        shown = node is not None and node["metadata"]["uid"] in self._sliced
+        held = None if shown else await self._beside.hold(lease)
+        if isinstance(held, Missed):
+            await self._recorder.record(
+                plane.client, mirror or lease, "DeviceTaken", held.message, type="Warning"
+            )
+        else:
+            await self._show_node(plane, lease, held)
 
-    async def _show_node(self, plane: PlaneCache, lease: Object) -> None:
+    async def _show_node(self, plane: PlaneCache, lease: Object, held: Object | None) -> None:
         name = lease["metadata"]["name"]
         client = plane.client
         node = plane[NODE].get(None, name)
@@ -145,6 +156,9 @@ class LeaseController:
             # The node owns its slice, so that one without the other is never left behind.
             with suppress(AlreadyExists):
                 host_slices = self._host[RESOURCE_SLICE].items()
+                for slice_ in beside.slices(lease, held, host_slices, node) if held else ():
+                    with suppress(AlreadyExists):
+                        await client.create(RESOURCE_SLICE, slice_)
                 await client.create(
                     RESOURCE_SLICE, leasenodes.resource_slice(lease, host_slices, node)
                 )

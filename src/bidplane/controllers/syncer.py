@@ -228,27 +228,30 @@ class SyncerController:
             words = f"{missing}: create it, or take it out of the pod"
             await self._recorder.record(plane.client, pod, "FailedMount", words, type="Warning")
             raise
-        claim = await self._prepared(plane, pod, lease)
-        if not claim:
+        pinned = await self._prepared(plane, pod, lease)
+        if pinned is None:
             return
         wanted = hostpods.host_pod(
             plane.name,
             pod,
             lease,
-            claim,
+            pinned.claim["metadata"]["name"],
+            beside=pinned.beside,
             volume_claims=claims_here(plane, pod),
             api=self._address(plane.name),
         )
         await self._host.client.create(POD, wanted, wanted["metadata"]["namespace"])
 
-    async def _prepared(self, plane: PlaneCache, pod: Object, lease: Object) -> str:
-        """The claim for the pod's devices, once they may be used; "" until then."""
+    async def _prepared(
+        self, plane: PlaneCache, pod: Object, lease: Object
+    ) -> pinning.Pinned | None:
+        """The claims for the pod's devices, once they may be used; None until then."""
         now = self._clock.now()
-        claim = await pinning.pin(self._host, plane, lease, pod, now=now)
+        pinned = await pinning.pin(self._host, plane, lease, pod, now=now)
         metadata = pod["metadata"]
-        match binding.progress(claim, now=now):
+        match binding.progress(pinned.claim, now=now):
             case None:
-                return str(claim["metadata"]["name"])
+                return pinned
             case binding.GivenUp(message=message):
                 # Its pod bids again: for another, or for this one when it works.
                 words = f"{message}; its lease is given back"
@@ -259,7 +262,7 @@ class SyncerController:
             case binding.Preparing():
                 key = plane.name, POD, metadata["namespace"], metadata["name"]
                 self.controller.add_after(key, _PREPARING_SECONDS)
-        return ""
+        return None
 
     async def _release(self, lease: Object) -> None:
         metadata = lease["metadata"]

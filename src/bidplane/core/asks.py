@@ -226,6 +226,8 @@ def shape_problems(spec: BidSpec) -> Iterator[str]:
                 f"{field}: with oneNode, blocks says how many sets of all it asks for: say it once,"
                 " not in also"
             )
+        if spec.beside and not choice.one_node:
+            yield f"{field}: beside is what its machine must have: say oneNode, too"
         if (total := _gpus_of(choice)) > MOST_GPUS:
             yield f"{field}: it is for {total} GPUs; the most is {MOST_GPUS}"
 

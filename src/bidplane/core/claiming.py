@@ -9,8 +9,6 @@ written as a block of the market becomes a bid; any other is refused, with the f
 from __future__ import annotations
 
 import hashlib
-import itertools
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,10 +19,11 @@ from bidplane.api.kinds import RESOURCE_CLAIM, Object
 from bidplane.core import binding, portions
 from bidplane.core.cel import CelError
 from bidplane.core.cel import devices as cel
+from bidplane.core.claimbids import as_bid
 from bidplane.core.claims import ClaimError, read_claim, read_slices
 from bidplane.core.claims.fast import Fleet, Placed
 from bidplane.core.claims.hints import rewritten
-from bidplane.core.claims.model import Claim, Constraint, Request, taken_by
+from bidplane.core.claims.model import Claim, taken_by
 
 _FINISHED = ("Succeeded", "Failed")
 _LONGEST_NAME = 253
@@ -47,11 +46,6 @@ CLASSES: Mapping[str, Object] = {
     "gpu.nvidia.com": _class("gpu.nvidia.com", _KIND.format("gpu")),
     "mig.nvidia.com": _class("mig.nvidia.com", _KIND.format("mig")),
 }
-
-
-_PROFILE = re.compile(
-    r"""\s*device\.attributes\[["']gpu\.bidplane\.dev["']\]\.profile\s*==\s*(["'])([\w.+]+)\1\s*"""
-)
 
 
 class Devices(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +158,7 @@ def _allocated(
             )
             for one, allocation in zip(open_, placed.allocations, strict=True)
         ]
-    if len(objects) == 1 and (bid := as_bid(claims[0])) is not None:
+    if len(objects) == 1 and (bid := as_bid(claims[0], classes)) is not None:
         return Market(bid, placed.reason, portions.refusals(claims[0]))
     return Wait("ClaimDoesNotFit", _refusal(claims, nodes))
 
@@ -217,75 +211,6 @@ def _check_selectors(claim: Claim) -> None:
                     raise ClaimError(f"{where}: {error}") from None
 
 
-def as_bid(claim: Claim) -> dict[str, Any] | None:
-    """
-    The claim as blocks of the market, its choices the bid's; None if it is not so simple. Several
-    requests are one bid for all of them, in one machine: where a pod is.
-    """
-    if any(one.distinct for one in claim.constraints):
-        return None
-    if portions.is_asked(claim):
-        return portions.as_bid(claim)
-    several = len(claim.requests) > 1
-    if several and any(_is_between(one, claim) for one in claim.constraints):
-        return None
-    ways = list(itertools.islice(itertools.product(*claim.requests), _WAYS_MOST + 1))
-    choices = [_together([_choice(claim, request) for request in way]) for way in ways]
-    if len(ways) > _WAYS_MOST or any(choice is None for choice in choices):
-        return None
-    first, *others = (choice for choice in choices if choice is not None)
-    return {**first, "otherwise": others} if others else first
-
-
-_WAYS_MOST = 8  # a bid and its alternatives
-
-
-def _is_between(constraint: Constraint, claim: Claim) -> bool:
-    """Whether it binds devices of several requests to each other."""
-    return sum(any(map(constraint.concerns, choices)) for choices in claim.requests) > 1
-
-
-def _together(needs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    known = [need for need in needs if need is not None]
-    if len(known) < len(needs):
-        return None
-    first, *also = known
-    if not also:
-        return first
-    # A part of a GPU is sold by itself, and so is all of a domain.
-    alone = any("share" in need or "wholeDomain" in need for need in known)
-    return None if alone else {**first, "also": also, "oneNode": True}
-
-
-def _choice(claim: Claim, request: Request) -> dict[str, Any] | None:
-    if request.admin or request.tolerations:
-        return None
-    if request.device_class == "mig.nvidia.com" and not request.everything:
-        # Instances are sold by their profile, which the claim must say, and say no more.
-        profile = _PROFILE.fullmatch(request.selectors[0]) if len(request.selectors) == 1 else None
-        if profile is None or claim.constraints or request.count != 1:
-            return None
-        return {"gpus": 1, "share": profile[2]}
-    if request.device_class not in (labels.DEVICE_CLASS, "gpu.nvidia.com"):
-        return None
-    # All there are is a domain as it is: nobody else has a part of it.
-    everything = {"gpus": 1, "wholeDomain": True}
-    made: dict[str, Any] = everything if request.everything else {"gpus": request.count}
-    if request.selectors:
-        made["selector"] = " && ".join(
-            source if len(request.selectors) == 1 else f"({source})" for source in request.selectors
-        )
-    # A block is inside one link domain as it is.
-    match = [
-        one.match
-        for one in claim.constraints
-        if one.concerns(request) and one.match != labels.LINK_DOMAIN_ATTRIBUTE
-    ]
-    if match:
-        made["matchAttribute"] = match
-    return made
-
-
 def _refusal(claims: Sequence[Claim], nodes: Sequence[str]) -> str:
     have = f"in what is leased ({', '.join(nodes)})" if nodes else "and nothing is leased"
     count = sum(min(r.count for r in choices) for c in claims for choices in c.requests)
@@ -293,7 +218,7 @@ def _refusal(claims: Sequence[Claim], nodes: Sequence[str]) -> str:
         f"no devices as the claim wants them {have}, and it is no block the market sells: lease"
         f" first, with a Bid for {count} GPUs (spec: {{gpus: {count}, maxPrice: …}}), or claim"
         f" requests of class {labels.DEVICE_CLASS} with a count, and no constraint"
-        " between them"
+        " between them; beside these, devices that nobody sells, with a count and no constraint"
     )
 
 
@@ -414,10 +339,16 @@ def _reserved(claim: Object, pod: Object) -> dict[str, Any]:
     return {"reservedFor": [*others, consumer]}
 
 
-def devices_of(claims: Sequence[Object]) -> set[str]:
-    """The names of the devices that claims have."""
-    return {
-        result["device"]
-        for claim in claims
-        for result in ((_allocation(claim) or {}).get("devices") or {}).get("results") or ()
-    }
+def devices_of(claims: Sequence[Object], driver: str) -> set[str]:
+    """The names of the devices of a driver that claims have."""
+    return {result["device"] for result in _results(claims) if result["driver"] == driver}
+
+
+def has_others(claims: Sequence[Object], driver: str) -> bool:
+    """Whether claims have devices of any other driver."""
+    return any(result["driver"] != driver for result in _results(claims))
+
+
+def _results(claims: Sequence[Object]) -> Iterator[Object]:
+    for claim in claims:
+        yield from ((_allocation(claim) or {}).get("devices") or {}).get("results") or ()

@@ -47,6 +47,7 @@ def host_pod(
     lease: Object,
     claim: str = "",
     *,
+    beside: str = "",
     volume_claims: Collection[str] = (),
     api: str = "",
 ) -> dict[str, Any]:
@@ -54,6 +55,7 @@ def host_pod(
     On the lease's node, with the lease's devices claimed; or with those of `claim`, where the
     pod's own claims have only some of them. `volume_claims` are those its plane has: any other
     is one the host's owner keeps for it, under its own name. `api` is the plane's address.
+    `beside` is the claim for what it has that is no GPU.
     """
     spec = {key: value for key, value in pod["spec"].items() if key not in _LEFT_BEHIND}
     for field in ("containers", "initContainers"):
@@ -79,9 +81,23 @@ def host_pod(
     spec["tolerations"] = TOLERATIONS
     name = claim or lease["metadata"]["name"]
     spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": name}]
+    if beside:
+        spec["resourceClaims"].append({"name": "beside", "resourceClaimName": beside})
+        for field in ("containers", "initContainers"):
+            if spec.get(field):
+                spec[field] = [_with_beside(container) for container in spec[field]]
     metadata = host_metadata(agent, pod)
     metadata["labels"][labels.LEASE] = lease["metadata"]["name"]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _with_beside(container: Object) -> Object:
+    """Who has the pod's GPUs has what is beside them."""
+    resources = container.get("resources") or {}
+    if not resources.get("claims"):
+        return container
+    claims = [*resources["claims"], {"name": "beside"}]
+    return {**container, "resources": {**resources, "claims": claims}}
 
 
 def ephemeral_containers(pod: Object, api: str) -> list[dict[str, Any]]:

@@ -91,7 +91,7 @@ def _remedies(
             return [{"action": "setDeadline", "annotation": labels.DEADLINE}]
         case "AgentSuspended":
             return [{"action": "resumeAgent"}]
-        case "Bidding" | "Won" | "WaitingForGang":
+        case "Bidding" | "Won" | "WaitingForGang" | BidReason.DEVICE_TAKEN:
             return [wait]
     return [{"action": "changePod"}]
 

@@ -257,7 +257,7 @@ def is_instant(bid: BidView) -> bool:
         and not bid.problem
         and not bid.term_seconds
         and all(
-            choice.gpus == choice.blocks == 1 and not choice.also and not choice.whole_domain
+            choice.gpus == choice.blocks == 1 and not choice.is_joint and not choice.whole_domain
             for choice in (bid, *bid.otherwise)
         )
     )

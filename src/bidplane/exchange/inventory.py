@@ -288,7 +288,7 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
     return tuple(
         Domain(
             name=name,
-            node=_machine(stock.domains[name][0]),
+            node=machine(stock.domains[name][0]),
             size=len(members),
             free=tuple(device_key(device) for device in members if device not in leased),
             cut={
@@ -302,7 +302,7 @@ def domains(stock: Stock, leases: Iterable[Lease]) -> tuple[Domain, ...]:
     )
 
 
-def _machine(device: Device) -> str:
+def machine(device: Device) -> str:
     """What a pod can have all of: a node's devices that one driver publishes in one pool."""
     return device_key(device).removesuffix(f"/{device.name}")
 

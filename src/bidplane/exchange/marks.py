@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from bidplane.api.lease import CLAIMED, IN_USE, UP
+from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
 from bidplane.kube.client import Object
 
 LEASE_PREFIX = "lease-"
@@ -20,6 +20,7 @@ class LeaseMarks(NamedTuple):
     claimed: bool
     deleted: bool
     up: bool
+    void: bool  # what must be beside it is taken
     unused_since: int  # milliseconds; 0: a pod is on it, as far as is known
 
 
@@ -33,6 +34,7 @@ def lease_marks(lease: Object) -> LeaseMarks:
         claimed=is_claimed(lease),
         deleted=is_deleted(lease),
         up=_condition(lease, UP).get("status") == "True",
+        void=_condition(lease, VOID).get("status") == "True",
         unused_since=1000 * seconds_of(left),
     )
 

@@ -34,7 +34,9 @@ def _is_on(lease: Lease, nodes: Collection[str]) -> bool:
 
 def observe(commit: Commit, snapshot: Snapshot, lost: Collection[str]) -> None:
     for lease in commit.live_leases():
-        if lease.id in snapshot.left:
+        if lease.id in snapshot.void and lease.phase is Phase.PENDING:
+            leases.release(commit, lease.id, Event.INVENTORY_CHANGED)
+        elif lease.id in snapshot.left:
             # Whoever leaves a node that is lost was left by it.
             if lease.phase is not Phase.PENDING and _is_on(lease, lost) and not lease.breached_at:
                 leases.breach(commit, lease.id)

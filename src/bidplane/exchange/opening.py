@@ -10,7 +10,9 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT, format_credits
+from bidplane.core.beside import Needs, Unpriced, in_words
 from bidplane.core.chain import anywhere, block_size, blocks_in
+from bidplane.core.claims import ClaimError
 from bidplane.core.market import Ask, Incumbent, Lot, RoundInput, instant, preemption
 from bidplane.core.market.model import ONE
 from bidplane.core.market.prices import BasePrice, advance
@@ -35,6 +37,12 @@ def round_input(
     """
     live = commit.live_leases()
     movers = frozenset(wallet_of(agent.uid) for agent in snapshot.agents if agent.movable)
+    # Their next bid would be sold by the machine, and not take up what is kept for it.
+    staying = frozenset(
+        lease.id
+        for bid in snapshot.bids
+        if bid.one_node and (lease := commit.lease_of_bid(bid.uid)) is not None
+    )
     kept: dict[str, Kept] = {}
     lots: list[Lot] = []
     running: list[Incumbent] = []
@@ -65,7 +73,9 @@ def round_input(
                 withheld=item.withheld,
             )
         )
-        running += sitting.incumbents(item, live, base=price.base, at=commit.at, movers=movers)
+        running += sitting.incumbents(
+            item, live, base=price.base, at=commit.at, movers=movers, staying=staying
+        )
     running += spanning.incumbents(
         shop.stocks,
         live,
@@ -147,6 +157,8 @@ def _asks(
         why: list[tuple[BidReason, str]] = []
         for option, choice in enumerate((bid, *bid.otherwise)):
             made = _routable(_ask(choice, owners, shop.stocks, ages[bid.uid]), choice, shop)
+            if bid.beside and isinstance(made, Ask):
+                made = _where_beside(made, bid.beside, snapshot.unpriced, shop.stocks)
             if isinstance(made, Ask):
                 able.append(msgspec.structs.replace(made, option=option))
             else:
@@ -172,6 +184,43 @@ def _routable(ask: Ask, bid: BidView, shop: Shop) -> Ask | tuple[BidReason, str]
         needs.append(msgspec.structs.replace(part, lot=lot, lots=lots))
     first, *also = needs
     return msgspec.structs.replace(first, also=tuple(also), one_node=bid.one_node)
+
+
+def _where_beside(
+    ask: Ask, needs: Needs, unpriced: Unpriced, stocks: Sequence[Stock]
+) -> Ask | tuple[BidReason, str]:
+    """The ask, in machines that have what it needs beside; or why there is none."""
+    machines = {
+        inventory.machine(members[0]): members[0].node
+        for item in stocks
+        if item.lot in ask.lots
+        for members in item.domains.values()
+    }
+    if not machines:
+        return ask  # the round says that there is nothing
+    what = in_words(needs)
+    try:
+        free = unpriced.sets(needs, ask.blocks)
+        here = {machine: free[node] for machine, node in machines.items() if node in free}
+        if here:
+            return msgspec.structs.replace(ask, machines=here)
+        known = unpriced.sets(needs, whoever_has_it=True)
+    except ClaimError as error:
+        return BidReason.BAD_BID, str(error)
+    if any(node in known for node in machines.values()):
+        return BidReason.DEVICE_TAKEN, (
+            f"no machine with such GPUs has {what} free now, which it needs beside them; the bid"
+            " stands"
+        )
+    if unknown := unpriced.unknown(needs):
+        return BidReason.NO_SUCH_CLASS, (
+            f"its machine must have {what} beside its GPUs, and the host has no DeviceClass"
+            f" {', '.join(unknown)}: ask its owner to create it, or take it out"
+        )
+    return BidReason.NO_SUCH_DEVICE, (
+        f"no machine with such GPUs has {what}, which it needs beside them and nobody sells; take"
+        " it out, or ask for other GPUs"
+    )
 
 
 def _shape(need: BidView) -> dict[str, Any]:

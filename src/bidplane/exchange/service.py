@@ -16,6 +16,7 @@ from bidplane.api.bid import BidStatus
 from bidplane.api.kinds import (
     AGENT,
     BID,
+    DEVICE_CLASS,
     GPU_LEASE,
     NODE,
     POOL,
@@ -43,7 +44,7 @@ ROUND_SECONDS = 1.0
 EARLIEST_SECONDS = 0.05  # between two rounds, whatever happens
 _REST = 2  # and for this many times as long as the last one took
 QUIET_SECONDS = 60.0  # a market in which nothing moves is looked at this often
-KINDS = (AGENT, POOL, BID, NODE, RESOURCE_SLICE, RESOURCE_CLAIM, GPU_LEASE)
+KINDS = (AGENT, POOL, BID, NODE, RESOURCE_SLICE, RESOURCE_CLAIM, DEVICE_CLASS, GPU_LEASE)
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +187,7 @@ class Exchange:
             leases=self.informers[GPU_LEASE].items(),
             nodes=self.informers[NODE].items(),
             claims=self.informers[RESOURCE_CLAIM].items(),
+            classes=self.informers[DEVICE_CLASS].items(),
         )
         if self._watch is None:
             return self._seen

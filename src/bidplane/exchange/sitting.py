@@ -20,11 +20,13 @@ def incumbents(
     base: int,
     at: int,
     movers: frozenset[str] = frozenset(),
+    staying: frozenset[str] = frozenset(),
 ) -> list[Incumbent]:
     """
     The running leases that others may displace. A lease that waits, drains, or has its term
     is out of the contest, with its devices; so is one whose devices are no longer for sale
-    here, or are cut otherwise than they are sold now. `movers`: wallets whose leases may move.
+    here, or are cut otherwise than they are sold now. `movers`: wallets whose leases may move,
+    but for those `staying`.
     One with a device that nobody new gets is there, and contested by nobody.
     """
     found = []
@@ -67,7 +69,9 @@ def incumbents(
                 )
                 if leaf
                 else (),
-                movable=lease.wallet in movers and _can_move(lease, stock.pool.chain, at),
+                movable=lease.wallet in movers
+                and lease.id not in staying
+                and _can_move(lease, stock.pool.chain, at),
                 idle=bool(lease.idle_since),
                 pinned=any(device.whole in stock.closed for device in lease.devices),
             )

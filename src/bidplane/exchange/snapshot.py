@@ -7,6 +7,7 @@ whole values: a bid with a price that cannot be read carries the reason instead.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
@@ -15,12 +16,13 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
-from bidplane.api.bid import BidChoice, BidReason, BidSpec
+from bidplane.api.bid import BidBeside, BidChoice, BidReason, BidSpec
 from bidplane.api.lease import DEVICE_READY
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Clearing, Divides, PoolSpec
 from bidplane.core import nodestate, parts
 from bidplane.core.asks import shape_problems
+from bidplane.core.beside import Unpriced
 from bidplane.core.chain import CHAIN, Chain, chain_problem
 from bidplane.core.market.lots import LOTS_MOST
 from bidplane.core.mig import Slot
@@ -86,6 +88,7 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
     also: tuple[BidView, ...] = ()  # what it needs beside, all or none
     one_node: bool = False  # all of it in one machine; `blocks` counts such sets
+    beside: tuple[BidBeside, ...] = ()  # without a price, in each of its machines
     deadline: int = 0  # seconds; 0 is none
     term_seconds: int = 0
     renews: bool = True
@@ -134,6 +137,8 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
     left: frozenset[str] = frozenset()  # leases whose release was asked for
     up: frozenset[str] = frozenset()  # leases on which what runs was ready
+    void: frozenset[str] = frozenset()  # leases without what must be beside them
+    unpriced: Unpriced = Unpriced()  # devices nobody sells, if a bid asks for any
     unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
     # By node that is gone (0) or not ready: since when, in milliseconds.
     down: Mapping[str, int] = {}
@@ -152,6 +157,7 @@ def take(
     leases: Iterable[Object],
     nodes: Iterable[Object],
     claims: Iterable[Object] = (),
+    classes: Iterable[Object] = (),
 ) -> Snapshot:
     return Reader().take(
         agents=agents,
@@ -161,6 +167,7 @@ def take(
         leases=leases,
         nodes=nodes,
         claims=claims,
+        classes=classes,
     )
 
 
@@ -175,6 +182,8 @@ class Reader:
         self._nodes = Decoded(nodestate.state_of)
         self._leases = Decoded(lease_marks)
         self._parts = Decoded(parts.cards)
+        self._seen_unpriced: list[Object] = []
+        self._unpriced = Unpriced()
 
     def take(
         self,
@@ -186,16 +195,18 @@ class Reader:
         leases: Iterable[Object],
         nodes: Iterable[Object],
         claims: Iterable[Object] = (),
+        classes: Iterable[Object] = (),
     ) -> Snapshot:
-        slices, marks = list(slices), self._leases.of(leases)
+        slices, claims, marks = list(slices), list(claims), self._leases.of(leases)
         known = {node.name: node for node in self._nodes.of(nodes)}
         published = self._slices.of(slices)
         devices = tuple(view for some in published for view in where_they_are(some, known))
         terms = tuple(view for view in self._pools.of(pools) if view is not None)
+        asked = tuple(view for view in self._bids.of(bids) if view is not None)
         return Snapshot(
             agents=tuple(self._agents.of(agents)),
             pools=terms,
-            bids=tuple(view for view in self._bids.of(bids) if view is not None),
+            bids=asked,
             devices=devices,
             cards=self._cards(slices) if _asks_for_cards(terms, devices) else {},
             # Of a gang, time is charged from the first block that is claimed, and it has left
@@ -203,10 +214,24 @@ class Reader:
             claimed=frozenset(lease.id for lease in marks if lease.claimed),
             left=frozenset(left(marks)),
             up=frozenset(lease.id for lease in marks if lease.up),
+            void=frozenset(lease.id for lease in marks if lease.void),
+            unpriced=self._unpriced_now(slices, claims, list(classes))
+            if any(bid.beside for bid in asked)
+            else Unpriced(),
             unusable=frozenset(_unusable(claims)),
             down=down(known, published, {node for lease in marks for node in lease.nodes}),
             unused=unused(marks),
         )
+
+    def _unpriced_now(
+        self, slices: list[Object], claims: list[Object], classes: list[Object]
+    ) -> Unpriced:
+        """As it was, for as long as the very same objects come again."""
+        seen = [*slices, *claims, *classes]
+        before = self._seen_unpriced
+        if len(seen) != len(before) or any(map(operator.is_not, seen, before)):
+            self._unpriced, self._seen_unpriced = Unpriced(slices, claims, classes), seen
+        return self._unpriced
 
     def _cards(self, slices: Iterable[Object]) -> parts.Cards:
         return parts.joined(self._parts.of(slices))
@@ -337,6 +362,7 @@ def bid_view(bid: Object) -> BidView | None:
         "term_seconds": spec.term_seconds,
         "renews": spec.renew,
         "urgent": spec.urgent,
+        "beside": tuple(spec.beside),
         "instant": spec.instant,
         "budget": budget,
         "work": (spec.work or view.uid) if budget else "",

@@ -24,6 +24,8 @@ from bidplane.ledger.rounds import without_round
 _REFUSALS = (
     BidReason.LARGER_THAN_EVERY_DOMAIN,
     BidReason.NO_MACHINE_HAS_ALL,
+    BidReason.NO_SUCH_DEVICE,
+    BidReason.NO_SUCH_CLASS,
     BidReason.NO_SUCH_POOL,
     BidReason.SHAPE_NOT_SOLD,
     BidReason.SELECTOR_TOO_FINE,
@@ -34,8 +36,8 @@ _REFUSALS = (
     BidReason.DEADLINE_PASSED,
 )
 # TooManyBids stands, and is taken in when an older one is gone; one over its budget, when what
-# runs on it has ended for less, or when it bids less.
-_PUT_OFF = (BidReason.TOO_MANY_BIDS, BidReason.BUDGET_SPENT)
+# runs on it has ended for less, or when it bids less; DeviceTaken, when one is given back.
+_PUT_OFF = (BidReason.TOO_MANY_BIDS, BidReason.BUDGET_SPENT, BidReason.DEVICE_TAKEN)
 
 
 def bid_statuses(

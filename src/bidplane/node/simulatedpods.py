@@ -141,7 +141,8 @@ class SimulatedPods:
                 raise
             for claim in claims:
                 await claimstatus.tell(self._client, claim, made, now=now)
-        return [f"{pool}/{device}" for _, pool, device in keys]
+        # Those of other drivers are beside its GPUs, and theirs to prepare.
+        return [f"{pool}/{device}" for driver, pool, device in keys if driver == DRIVER]
 
     async def _hold_again(self, pod: Object) -> None:
         """After a restart of the node: what a pod has, its cards have."""

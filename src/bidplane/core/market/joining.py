@@ -10,13 +10,16 @@ then has no place; but it may lose where it is, though another machine would hav
 next round routes it anew. "One less would have lost" holds for the machine it was routed to.
 
 Routed: where all of it is free, the tightest machine first; else where the highest ranked
-lease it would displace ranks lowest; else wherever it would fit if nobody were there.
+lease it would displace ranks lowest; else wherever it would fit if nobody were there. An ask
+that needs devices beside which nobody sells goes only to machines that have them free.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -56,7 +59,8 @@ class Joiner:
         if ask.one_node:
             if self._machines is None:
                 self._machines = _Machines(self._lots, self._router)
-            return self._machines.route(needs, ask.blocks) or BidReason.NO_MACHINE_HAS_ALL
+            found = self._machines.route(needs, ask.blocks, ask.machines)
+            return found or BidReason.NO_MACHINE_HAS_ALL
         return self._anywhere(needs)
 
     def take(self, block: Joint) -> None:
@@ -84,9 +88,10 @@ def _beside(one: Block | None, other: Block) -> Block:
 class _Domain:
     """What one machine has of one lot on one link."""
 
-    def __init__(self, lot: str, name: str, size: int, free: int) -> None:
+    def __init__(self, lot: str, name: str, node: str, size: int, free: int) -> None:
         self.lot = lot
         self.name = name
+        self.node = node
         self.size = size
         self.free = free
         self.held: list[tuple[int, int]] = []  # leases that can be displaced: key, GPUs
@@ -134,9 +139,10 @@ class _Machines:
         self._domains: dict[tuple[str, str], _Domain] = {}
         for name, lot in sorted(lots.items()):
             for one in sorted(lot.domains, key=lambda domain: domain.name):
-                domain = _Domain(name, one.name, one.size + one.closed, len(one.free))
+                node = one.node or one.name
+                domain = _Domain(name, one.name, node, one.size + one.closed, len(one.free))
                 self._domains[name, one.name] = domain
-                self._nodes.setdefault(one.node or one.name, []).append(domain)
+                self._nodes.setdefault(node, []).append(domain)
             for lease in router.contesting(name):
                 for seat, devices in lease.seats.items() if not lease.share else ():
                     held = lease.price * lease.weight, len(devices)
@@ -144,50 +150,68 @@ class _Machines:
         self._tightest = sorted(
             self._nodes, key=lambda node: (sum(d.free for d in self._nodes[node]), node)
         )
-        self._known: dict[Needs, _Known] = {}
+        self._known: dict[tuple[Needs, frozenset[str] | None], _Known] = {}
 
     def take(self, sets: Sequence[Set], *, sign: int = 1) -> None:
         """An ask goes there: who comes after it finds that much less."""
         for place in (place for found in sets for place in found):
             self._domains[place.lot, place.domain].routed += sign * place.gpus
 
-    def route(self, needs: Sequence[Mapping[str, Block]], count: int) -> Joint | None:
-        """So many sets of the needs, each in one machine; None if no machines are that large."""
+    def route(
+        self,
+        needs: Sequence[Mapping[str, Block]],
+        count: int,
+        most: Mapping[str, int] | None = None,
+    ) -> Joint | None:
+        """
+        So many sets of the needs, each in one machine; None if no machines are that large.
+        `most`: how many sets each machine may have; those that it does not name, none.
+        """
         wanted: Needs = tuple(tuple(sorted(need.items())) for need in needs)
-        if wanted not in self._known:
-            self._known[wanted] = _Known(self._tightest)
-        known = self._known[wanted]
+        able = None if most is None else {node for node in self._nodes if most.get(node, 0) > 0}
+        key = wanted, None if able is None else frozenset(able)
+        if key not in self._known:
+            self._known[key] = _Known(self._tightest)
+        known = self._known[key]
         sets: list[Set] = []
+        had: Counter[str] = Counter()
         while len(sets) < count:
             if len(sets) == 1:
                 known = known.copy()  # what its own sets take is given back below
             found = (
-                self._free(wanted, known)
-                or self._displacing(wanted, known)
-                or self._anywhere(wanted, sets)
+                self._free(wanted, known, able)
+                or self._displacing(wanted, known, able)
+                or self._anywhere(wanted, sets, able)
             )
             if not found:
                 break
             sets.append(found)
+            node = self._domains[found[0].lot, found[0].domain].node
+            had[node] += 1
+            if able is not None and most is not None and had[node] >= most[node]:
+                able.discard(node)
             self.take([found])
         self.take(sets, sign=-1)
         return _of_sets(sets) if len(sets) == count else None
 
-    def _free(self, needs: Needs, known: _Known) -> Set | None:
+    def _free(self, needs: Needs, known: _Known, able: AbstractSet[str] | None) -> Set | None:
         # Whoever needs no machine is counted, and not placed yet: it makes way, if it can.
         for node in self._tightest[known.passed :]:
             domains = self._nodes[node]
-            found = seated(needs, domains, [domain.left_free for domain in domains])
-            if found is not None:
-                return found
+            if able is None or node in able:
+                found = seated(needs, domains, [domain.left_free for domain in domains])
+                if found is not None:
+                    return found
             known.passed += 1
         return None
 
-    def _displacing(self, needs: Needs, known: _Known) -> Set | None:
+    def _displacing(self, needs: Needs, known: _Known, able: AbstractSet[str] | None) -> Set | None:
         while known.costs:
             before, node = known.costs[0]
             domains = self._nodes[node]
-            found = seated(needs, domains, [domain.can_be_had for domain in domains])
+            found = None
+            if able is None or node in able:
+                found = seated(needs, domains, [domain.can_be_had for domain in domains])
             if found is None:
                 heapq.heappop(known.costs)
                 continue
@@ -197,10 +221,12 @@ class _Machines:
             heapq.heapreplace(known.costs, (key, node))
         return None
 
-    def _anywhere(self, needs: Needs, sets: Sequence[Set]) -> Set | None:
+    def _anywhere(
+        self, needs: Needs, sets: Sequence[Set], able: AbstractSet[str] | None
+    ) -> Set | None:
         """A machine that is large enough, whoever has it; beside the sets that it has already."""
         mine = dict(_pins(sets))
-        for node in sorted(self._nodes):
+        for node in sorted(self._nodes if able is None else able):
             domains = self._nodes[node]
             room = [d.size - mine.get((d.lot, d.name), 0) for d in domains]
             if found := seated(needs, domains, room):

@@ -103,6 +103,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     # And these, each in a lot of its own or the same: all of it or none, at one price.
     also: tuple[Ask, ...] = ()
     one_node: bool = False  # all of it in one machine; `blocks` says how many such sets
+    # By machine, how many sets it may have there: for so many it has what nobody sells, and the
+    # ask needs beside. None: in any machine, as many as fit.
+    machines: dict[str, int] | None = None
 
     @property
     def is_joint(self) -> bool:

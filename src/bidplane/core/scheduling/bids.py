@@ -28,7 +28,8 @@ def bid_for_pod(
     metadata = pod["metadata"]
     spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
     spec |= _budget(pod, ask)
-    one = spec["gpus"] == spec.get("blocks", 1) == 1 and not spec.get("also")
+    alone = not spec.get("also") and not spec.get("oneNode")
+    one = spec["gpus"] == spec.get("blocks", 1) == 1 and alone
     if instant and one and not ask.term_seconds:
         spec["instant"] = True
     return {

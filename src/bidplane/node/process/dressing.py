@@ -24,7 +24,7 @@ from bidplane.node.process.limits import limits_of, rlimits
 from bidplane.node.process.records import Attempt
 from bidplane.node.process.runs import Order
 from bidplane.node.process.settings import Settings
-from bidplane.node.process.supplies import Device, device_variables, of_container
+from bidplane.node.process.supplies import Device, device_variables, is_ours, of_container
 from bidplane.node.process.view import Mount
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -68,7 +68,7 @@ def dress(
 ) -> Outfit:
     """Everything about how a container of the pod is run."""
     image = _image(spec, settings)
-    devices = of_container(spec, supplied.devices)
+    devices = [one for one in of_container(spec, supplied.devices) if is_ours(one, present)]
     ids = [device.uuid or present.get(device.key, device.device) for device in devices]
     env = _environment(pod, spec, image, supplied, settings)
     # Last: they are all that keeps it from other pods' GPUs.

@@ -255,8 +255,12 @@ def of_container(container: Object, devices: Sequence[Device]) -> list[Device]:
 
 def is_lost(device: Device, present: Present) -> bool:
     """Whether our own inventory should have it and has not; others' devices it cannot know."""
-    ours = not present or any(device.driver == driver for driver, _, _ in present)
-    return ours and device.key not in present
+    return is_ours(device, present) and device.key not in present
+
+
+def is_ours(device: Device, present: Present) -> bool:
+    """Whether it is a GPU as this node publishes them, and not what is beside them."""
+    return not present or any(device.driver == driver for driver, _, _ in present)
 
 
 def device_variables(ids: Sequence[str], *, gpus: bool) -> dict[str, str]:
@@ -276,6 +280,8 @@ def device_status(devices: Sequence[Device], present: Present) -> list[dict[str,
     by_claim: dict[str, list[dict[str, Any]]] = {}
     for device in devices:
         health = "Healthy" if device.key in present else "Unhealthy"
+        if not is_ours(device, present):
+            health = "Unknown"
         one = {"resourceID": f"{device.pool}/{device.device}", "health": health}
         by_claim.setdefault(device.claim, []).append(one)
     return [{"name": f"claim:{claim}", "resources": known} for claim, known in by_claim.items()]
