@@ -210,7 +210,7 @@ def _greet(running: Running, *, example: bool) -> None:
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
         f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
         f"  data   {running.where.folder}\n"
-        + (f"  agents {', '.join(names)}, trading\n" if example else "")
+        + (f"  agents {', '.join(names)} (already trading)\n" if example else "")
         + "\n"
         "Try, in another terminal:\n"
         f"  {name} agent create mine --priority 1 --refill 100{data}\n"
