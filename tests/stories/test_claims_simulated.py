@@ -5,18 +5,16 @@ line to write instead; never left waiting without a word.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.kinds import BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.node.fleet import Card, Fleet, NodeDeclaration
-from bidplane.sim.loop import run
 from bidplane.sim.world import World
+
+from .playing import played
 
 # Two cards on sixteen lanes and one on four, beside each other; and one of each kind, apart.
 BOX = Fleet(
@@ -117,31 +115,6 @@ def requests(name: str, **counts: int) -> dict[str, Any]:
     }
 
 
-def played(story: Callable[[World], Awaitable[None]], fleet: Fleet = FLEET) -> None:
-    async def play() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            world = World(Path(folder), fleet)
-            try:
-                await world.start_all()
-                spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
-                agent = {"metadata": {"name": "trainer"}, "spec": spec}
-                await world.client().create(
-                    AGENT, {"apiVersion": AGENT.api_version, "kind": "Agent", **agent}, None
-                )
-
-                async def ready() -> bool:
-                    found = await world.client().get(AGENT, "trainer")
-                    ours = labels.WALLET_FINALIZER in found["metadata"].get("finalizers", ())
-                    return ours and (found.get("status") or {}).get("phase") == "Ready"
-
-                await world.until(ready, within=60)
-                await story(world)
-            finally:
-                await world.stop()
-
-    run(play())
-
-
 async def said(world: World, name: str, reason: str) -> str:
     """What the pod's condition says, once it has that reason."""
     message = ""
@@ -191,7 +164,7 @@ def test_the_form_a_blog_teaches_is_refused_with_the_line_that_works() -> None:
         made = [c for c in (await plane.list(RESOURCE_CLAIM)).items if "allocation" in c["status"]]
         assert [len(c["status"]["allocation"]["devices"]["results"]) for c in made] == [4]
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_a_claim_that_pods_share_is_one_lease_until_the_last_of_them_ends() -> None:
@@ -239,7 +212,7 @@ def test_a_claim_that_pods_share_is_one_lease_until_the_last_of_them_ends() -> N
 
         await world.until(gone, within=120)
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_all_is_a_whole_domain() -> None:
@@ -260,7 +233,7 @@ def test_all_is_a_whole_domain() -> None:
         found = await plane.get(RESOURCE_CLAIM, "everything", "default")
         assert len(found["status"]["allocation"]["devices"]["results"]) == 8
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_nine_of_a_domain_of_eight_is_refused_with_what_there_is() -> None:
@@ -271,7 +244,7 @@ def test_nine_of_a_domain_of_eight_is_refused_with_what_there_is() -> None:
         message = await said(world, "nine", "LargerThanEveryDomain")
         assert "8" in message, message
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_an_attribute_nobody_has_is_refused_by_name() -> None:
@@ -283,7 +256,7 @@ def test_an_attribute_nobody_has_is_refused_by_name() -> None:
         message = await said(world, "odd", "BadBid")
         assert "did you mean bidplane.dev/linkDomain?" in message, message
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_several_requests_are_one_bid_for_all_of_them_in_one_machine() -> None:

@@ -5,14 +5,10 @@ allocated in its plane, paid as that part; and what no pool sells like that is r
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import (
-    AGENT,
     BID,
     EVENT,
     GPU_LEASE,
@@ -22,11 +18,12 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.pool import Divides
-from bidplane.ledger import statement, verify
+from bidplane.ledger import statement
 from bidplane.ledger.rounds import explain_bid
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
-from bidplane.sim.loop import run
 from bidplane.sim.world import World
+
+from .playing import played
 
 FLEET = Fleet(
     nodes=[
@@ -64,34 +61,6 @@ def claim(name: str, **capacity: str) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"devices": {"requests": [{"name": "some", "exactly": exactly}]}},
     }
-
-
-def played(story: Callable[[World], Awaitable[None]]) -> None:
-    async def play() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            world = World(Path(folder), FLEET)
-            try:
-                await world.start_all()
-                spec = {"owner": "o", "refill": "100", "maxPrice": "1.00"}
-                agent = {"metadata": {"name": "trainer"}, "spec": spec}
-                await world.client().create(
-                    AGENT, {"apiVersion": AGENT.api_version, "kind": "Agent", **agent}, None
-                )
-
-                async def ready() -> bool:
-                    found = await world.client().get(AGENT, "trainer")
-                    ours = labels.WALLET_FINALIZER in found["metadata"].get("finalizers", ())
-                    return ours and (found.get("status") or {}).get("phase") == "Ready"
-
-                await world.until(ready, within=60)
-                await story(world)
-                world.check()
-            finally:
-                await world.stop()
-            report = verify(world.ledger_file)
-            assert report.is_sound, report.problem
-
-    run(play())
 
 
 async def asks(world: World, name: str, *, pool: str = "h100", **capacity: str) -> None:
@@ -197,7 +166,7 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         assert paid["1/8"] > 0
         assert abs(paid["1/4"] - 2 * paid["1/8"]) <= paid["1/8"] // 5, paid
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_more_than_half_is_all_of_a_gpu() -> None:
@@ -210,7 +179,7 @@ def test_more_than_half_is_all_of_a_gpu() -> None:
         (result,) = found["status"]["allocation"]["devices"]["results"]
         assert result["device"] == "gpu-0"
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_a_claim_that_pods_share_is_one_part_for_all_of_them() -> None:
@@ -223,7 +192,7 @@ def test_a_claim_that_pods_share_is_one_part_for_all_of_them() -> None:
         (lease,) = (await world.client().list(GPU_LEASE)).items
         assert lease["spec"]["devices"][0]["share"] == "1/4"
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_a_gang_has_a_part_for_each_of_its_pods() -> None:
@@ -248,7 +217,7 @@ def test_a_gang_has_a_part_for_each_of_its_pods() -> None:
         assert [one["consumedCapacity"] for one in results] == [{"memory": "20Gi"}] * 2
         assert len({one["pool"] for one in results}) == 2
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_what_no_pool_sells_so_is_refused_with_what_to_write() -> None:
@@ -264,7 +233,7 @@ def test_what_no_pool_sells_so_is_refused_with_what_to_write() -> None:
         assert "write {memory: 20Gi}" in await said(world, "odd", "BadClaim")
         assert "must be more than 0" in await said(world, "less", "BadClaim")
 
-    played(story)
+    played(story, FLEET)
 
 
 def test_a_claim_for_a_gpu_is_not_given_a_part_that_somebody_bid_for_by_hand() -> None:
@@ -289,4 +258,4 @@ def test_a_claim_for_a_gpu_is_not_given_a_part_that_somebody_bid_for_by_hand() -
         }
         assert shares == {"h100": "1/2", "a100": ""}
 
-    played(story)
+    played(story, FLEET)

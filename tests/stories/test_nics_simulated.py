@@ -23,7 +23,8 @@ from bidplane.ledger.records import Lease, wallet_of
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.sim.world import World
 
-from .test_claims_simulated import claim, phase, played, pod, said
+from .playing import played
+from .test_claims_simulated import claim, phase, pod, said
 
 NIC_DRIVER = "nic.example.com"
 NIC_CLASS = {
