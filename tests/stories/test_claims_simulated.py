@@ -259,6 +259,20 @@ def test_an_attribute_nobody_has_is_refused_by_name() -> None:
     played(story, FLEET)
 
 
+def test_alike_in_what_no_device_has_is_refused_and_nothing_is_won() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        odd = claim("alike", 2)
+        odd["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/rack"}]
+        await plane.create(RESOURCE_CLAIM, odd, "default")
+        await plane.create(POD, pod("alike", resourceClaimName="alike"), "default")
+        message = await said(world, "alike", "ConstraintNotSold")
+        assert "'example.com/rack'" in message, message
+        assert not (await world.client().list(GPU_LEASE)).items
+
+    played(story, FLEET)
+
+
 def test_several_requests_are_one_bid_for_all_of_them_in_one_machine() -> None:
     async def story(world: World) -> None:
         plane, host = world.client("trainer"), world.client()

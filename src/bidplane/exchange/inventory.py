@@ -121,7 +121,7 @@ _ORDER = (
 
 
 def _unkept(item: Stock, bid: BidView) -> str | None:
-    """An attribute in which the devices of a block of this lot may differ."""
+    """An attribute that devices of a block of this lot lack, or may differ in."""
     if not bid.match:
         return None
     containers = list(item.domains.values())
@@ -130,7 +130,13 @@ def _unkept(item: Stock, bid: BidView) -> str | None:
     views = {view.device: view for view in item.views}
     for name in bid.match:
         for members in containers:
-            if len({views[device].traits.get(name) for device in members}) > 1:
+            values = {views[device].traits.get(name) for device in members}
+            if None in values:
+                return (
+                    f"matchAttribute {name!r}: devices of {item.lot} do not have that attribute;"
+                    " name one of theirs, or leave the constraint out"
+                )
+            if len(values) > 1:
                 return (
                     f"matchAttribute {name!r}: devices of one block of {item.lot} may differ in"
                     " it; ask the pool's owner to add it to sellBy"
