@@ -4,10 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup up check test explore test-kube kube kernel lint types layers format lock clean
+.PHONY: help setup up check test explore explore-mutants test-kube kube kernel lint types layers format lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 setup: .venv/.ready ## make .venv, with bidplane in it
 
@@ -25,14 +25,18 @@ up: setup ## start Bidplane here with a simulated fleet and a few agents already
 check: setup lint types layers ## lint, types, layers and the fast tests (about a minute)
 	@$(BIN)/pytest -q -n 2 --dist worksteal -m "not slow and not kube"
 
-test: setup kubectl lint types layers ## everything that needs no real Kubernetes
+test: setup kubectl bubblewrap lint types layers ## everything that needs no real Kubernetes
 	@$(BIN)/pytest -n 2 --dist worksteal -m "not kube and not elsewhere"
 
-test-kube: setup kube kernel ## the behaviour tests, on our planes, on real Kubernetes and on other machines
+test-kube: setup kube kernel bubblewrap ## the behaviour tests, on our planes, on real Kubernetes and on other machines
 	@$(BIN)/pytest -m "kube or elsewhere" tests
 
-explore: setup ## the property tests, on cases drawn anew each time
-	@BIDPLANE_EXPLORE=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "hypothesis and not kube and not elsewhere"
+explore-mutants: setup ## change the code at 100 places drawn by SEED=N, and list the changes that no test notices
+	@$(BIN)/python tests/mutation/run.py --seed $${SEED:-1}
+
+explore: setup ## the property tests, kills and the fuzzer (BIDPLANE_FUZZ=N requests), far more cases, drawn anew
+	@BIDPLANE_EXPLORE=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "(hypothesis or explored) and not kube and not elsewhere"
+	@BIDPLANE_EXPLORE=1 BIDPLANE_FUZZ=$${BIDPLANE_FUZZ:-100000} $(BIN)/pytest -q -o timeout=0 tests/security/test_fuzz.py
 
 kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 minutes)
 	@$(BIN)/python -m bidplane.testing.rig build
@@ -43,6 +47,12 @@ kernel: setup ## fetch User Mode Linux, for tests with cgroups v2 (Debian's pack
 .PHONY: kubectl
 kubectl: setup
 	@$(BIN)/python -m bidplane.testing.rig build --only kubectl || echo "going on without: tests that need kubectl are skipped"
+
+.PHONY: bubblewrap
+bubblewrap:
+	@command -v bwrap >/dev/null || { echo "installing bubblewrap …"; \
+	  apt-get install -y -qq bubblewrap >/dev/null 2>&1 || { apt-get update -qq && apt-get install -y -qq bubblewrap; } >/dev/null 2>&1; } \
+	  || echo "going on without bubblewrap (apt-get install bubblewrap): tests of the sandbox are skipped"
 
 lint: setup
 	@$(BIN)/ruff check src tests benchmarks rig

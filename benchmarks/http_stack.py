@@ -33,7 +33,7 @@ import uvloop
 from bidplane.api import crds
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 
 SECONDS = 2.0

@@ -1,5 +1,5 @@
 """
-What can go wrong, by whose fault it is.
+Errors, by whose fault they are.
 
     BidplaneError
     ├── UserError        the person or program that asked can fix it; the CLI exits with 2
@@ -21,7 +21,7 @@ class BidplaneError(Exception):
 
 
 class UserError(BidplaneError):
-    """What was asked cannot be done; the message says why, and how to fix it."""
+    """A request that cannot be done; the message says why, and how to fix it."""
 
 
 class ApiError(BidplaneError):

@@ -12,9 +12,9 @@ from bidplane.api import crds, kinds
 from bidplane.api.agent import AgentSpec
 from bidplane.api.bid import BidSpec, BidStatus
 from bidplane.api.pool import PoolSpec
-from bidplane.core.chain import chain_problem
-from bidplane.plane import rules as cel_rules
-from bidplane.wire import crds as rules
+from bidplane.core.devices.chain import chain_problem
+from bidplane.plane.admission import rules as cel_rules
+from bidplane.wire.schema import crds as rules
 
 ALL = crds.all_crds()
 BY_KIND = {crd["spec"]["names"]["kind"]: crd for crd in ALL}
@@ -43,7 +43,13 @@ def test_every_schema_is_structural(crd):
     """Each node has a type, and only keywords that kube-apiserver takes in a structural schema."""
     allowed = {"type", "properties", "required", "items", "enum", "format", "minimum", "maximum"}
     allowed |= {"default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys", "description"}
-    allowed |= {"minItems", "maxItems", "x-kubernetes-validations"}
+    allowed |= {
+        "minItems",
+        "maxItems",
+        "maxLength",
+        "additionalProperties",
+        "x-kubernetes-validations",
+    }
     for path, node in nodes(crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
         assert node["type"] in ("object", "array", "string", "integer", "boolean"), path
         assert node.keys() <= allowed, path
@@ -178,7 +184,7 @@ def test_a_real_api_server_establishes_them(cluster, tmp_path):
 def chain_rules(sizes):
     """What the CEL rules of the schema say of a chain, on our planes as on a real cluster."""
     plan = cel_rules.plan(schema("Pool"))
-    return [cause.message for cause in cel_rules.broken(plan, {"spec": {"chain": sizes}})]
+    return [cause.message for cause in cel_rules.violations(plan, {"spec": {"chain": sizes}})]
 
 
 @given(st.lists(st.sampled_from([1, 1, 2, 3, 4, 6, 8, 12]), min_size=1, max_size=5))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.api import money
+from bidplane.api import agent, money
 
 amounts = st.integers(min_value=0, max_value=10**12 * money.MICRO - 1)
 
@@ -78,3 +78,16 @@ def test_cost_is_the_exact_cost_rounded_up(price, gpus, seconds):
 
 def test_an_hour_of_one_gpu_costs_its_price():
     assert money.cost(2_100_000, 1, money.SECONDS_PER_HOUR) == 2_100_000
+
+
+def test_the_largest_amount_is_told_in_the_refusal() -> None:
+    assert money.parse_amount("1000000000") == money.LARGEST_AMOUNT
+    with pytest.raises(ValueError, match=r"the largest amount is 1000000000\.00"):
+        money.parse_amount("1000000000.000001")
+
+
+def test_a_grant_is_bounded_as_a_product() -> None:
+    assert agent.hourly_grant("1000000", 1000) == money.LARGEST_AMOUNT
+    with pytest.raises(ValueError, match=r"largest hourly grant is 1000000000\.00"):
+        agent.hourly_grant("1000001", 1000)
+    assert agent.carry_over_cap("", money.LARGEST_AMOUNT) == money.LARGEST_AMOUNT

@@ -9,7 +9,7 @@ import pytest
 from bidplane import bench
 from bidplane.bench import ledger, tracefigures, traces
 from bidplane.bench.report import more
-from bidplane.sim.metrics import Metrics
+from bidplane.sim.metrics import SimulationMetrics
 
 
 @pytest.mark.slow
@@ -25,9 +25,13 @@ def test_traces_on_drawn_work() -> None:
 
 
 def test_the_aim_is_against_the_best_peer() -> None:
-    setting = traces.Setting("t", traces.generate(30, gpus=16, load=2.0, seed=1), (8, 8))
-    found = {name: traces._one(name, setting, "equal") for name in ("fifo", "las", "exchange")}
-    results = tracefigures.beside("t", tracefigures.EQUAL[:1], found, "exchange", ("fifo", "las"))
+    setting = traces.TraceSetting("t", traces.generate(30, gpus=16, load=2.0, seed=1), (8, 8))
+    metrics = {
+        name: traces._simulate_one(name, setting, "equal") for name in ("fifo", "las", "exchange")
+    }
+    results = tracefigures.compare_with_peers(
+        "t", tracefigures.EQUAL[:1], metrics, "exchange", ("fifo", "las")
+    )
     aimed = [result for result in results if result.aim]
     assert len(aimed) == 1
     assert aimed[0].peer == min(result.peer or 0 for result in results)
@@ -61,30 +65,30 @@ def test_every_workload_of_a_folder_is_found_and_played_on_a_fleet_of_its_own(
     assert settings[0].nodes == (4,) * 8
     assert [setting.serves for setting in settings] == [False, False, True, True, True]
     assert all(any(job.requests for job in s.jobs) == s.serves for s in settings)
-    found = {
+    metrics = {
         ("m and training", "differ", n): _played(settings[2], n)
         for n in (*traces.VALUED, "exchange-worth")
     }
-    shown = traces._results(settings[2], found)
-    assert {r.metric for r in shown} >= {
+    results = traces._results(settings[2], metrics)
+    assert {r.metric for r in results} >= {
         "m and training: urgent in time",
         "m and training: value delivered",
         "m and training: preemptions",
     }
 
 
-def _played(setting: traces.Setting, name: str) -> Metrics:
+def _played(setting: traces.TraceSetting, name: str) -> SimulationMetrics:
     few = setting._replace(jobs=[*setting.jobs[:3], *setting.jobs[-5:]])
-    return traces._one(name, few, "differ")
+    return traces._simulate_one(name, few, "differ")
 
 
 def test_published_figures_stand_beside_ours() -> None:
-    setting = traces.Setting("t", traces.generate(10, gpus=16, load=1.0, seed=1), (8, 8))
-    ours = traces._one("fifo", setting, "equal")
+    setting = traces.TraceSetting("t", traces.generate(10, gpus=16, load=1.0, seed=1), (8, 8))
+    ours = traces._simulate_one("fifo", setting, "equal")
     for trace, peers in tracefigures.PUBLISHED.items():
-        shown = tracefigures.beside_published(trace, ours, peers)
-        assert len(shown) == sum(map(len, peers.values()))
-        assert all(result.aim is None and result.peer is not None for result in shown)
+        results = tracefigures.compare_with_published(trace, ours, peers)
+        assert len(results) == sum(map(len, peers.values()))
+        assert all(result.aim is None and result.peer is not None for result in results)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bidplane.bench import market
-from bidplane.core.market.fast import Outcome
+from bidplane.core.market.clearing.columns import ColumnOutcome
 
 
 @pytest.mark.slow
@@ -42,12 +42,12 @@ def test_the_optimum_is_never_below_what_was_sold() -> None:
     case = market.instance(200, 400, load=4.0, seed=5)
     best, proven = market.optimum(case, seconds=20)
     assert proven
-    assert market.sold(case, Outcome(case.free, (), case.book)) <= best * (1 + 1e-6)
+    assert market.sold(case, ColumnOutcome(case.free, (), case.book)) <= best * (1 + 1e-6)
 
 
 def test_gangs_have_hundreds_of_needs_and_many_of_them_lose() -> None:
     case = market.gangs(10_000, load=4.0)
-    outcome = Outcome(case.free, (), case.book)
+    outcome = ColumnOutcome(case.free, (), case.book)
     assert 300 < len(case.book.needs) <= 512
     assert case.sizes.sum() >= 4 * case.free.sum()
     kinds = set(outcome.kind[outcome.winners].tolist())

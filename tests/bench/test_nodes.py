@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from bidplane.bench import nodes, simulated_nodes
-from bidplane.core.claims.fast import Placed
-from bidplane.core.claims.model import read_claim
+from bidplane.bench import nodes
+from bidplane.bench.support import simulated_nodes
+from bidplane.core.devices.claims.fast import Placed
+from bidplane.core.devices.claims.model import read_claim
 
 
 def test_each_claim_has_devices_of_its_own() -> None:
     fleet = nodes._fleet(nodes._slices(4))
-    given: list[tuple[str, str]] = []
+    allocated: list[tuple[str, str]] = []
     for at in range(16):
         placed = fleet.place([read_claim(nodes._claim(at))])
         assert isinstance(placed, Placed)
         results = placed.allocations[0]["devices"]["results"]
         assert len(results) == (4 if at % 4 == 3 else 1)
-        given += ((one["pool"], one["device"]) for one in results)
-    assert len(given) == len(set(given)) == 28
+        allocated += ((result["pool"], result["device"]) for result in results)
+    assert len(allocated) == len(set(allocated)) == 28
 
 
 def test_a_simulated_node_is_small() -> None:

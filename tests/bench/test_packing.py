@@ -14,36 +14,36 @@ from bidplane.bench import packing
 from bidplane.bench.packing import (
     FGD,
     GPU,
-    Cluster,
-    Exchange,
+    ExchangePacking,
     FirstFit,
     Leftovers,
-    Node,
-    Pod,
+    PackedCluster,
+    PackedNode,
+    PackedPod,
     pack,
 )
-from bidplane.core.chain import EIGHTHS, FRACTIONS, Block
-from bidplane.core.placement import PlacementError, Shelf, place
+from bidplane.core.devices.chain import EIGHTHS, FRACTIONS, Block
+from bidplane.core.devices.placement import PlacementError, Shelf, place
 
 
-def one(gpus: int = 2, cpu: int = 64_000) -> Cluster:
-    return Cluster([Node(cpu, 10**6, gpus, "A")], [0])
+def one(gpus: int = 2, cpu: int = 64_000) -> PackedCluster:
+    return PackedCluster([PackedNode(cpu, 10**6, gpus, "A")], [0])
 
 
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10**6))
-@pytest.mark.parametrize("policy", [FirstFit, FGD, Leftovers, Exchange])
+@pytest.mark.parametrize("policy", [FirstFit, FGD, Leftovers, ExchangePacking])
 def test_no_policy_hands_out_more_than_there_is(policy: type[FirstFit], seed: int) -> None:
     nodes, pods = packing.draw(seed, nodes=8, pods=60)
     # `Cluster.take` raises for anything that does not fit.
-    left = pack(nodes, pods, policy, seed).unallocated
-    assert 0 <= left < 60
-    assert left == pack(nodes, pods, policy, seed).unallocated
+    unallocated = pack(nodes, pods, policy, seed).unallocated
+    assert 0 <= unallocated < 60
+    assert unallocated == pack(nodes, pods, policy, seed).unallocated
 
 
 def test_taking_what_is_not_there_raises() -> None:
     cluster = one()
-    pod = Pod(1000, 1, 1, 600)
+    pod = PackedPod(1000, 1, 1, 600)
     cluster.take(0, [0], pod)
     with pytest.raises(RuntimeError, match="does not fit"):
         cluster.take(0, [0], pod)
@@ -53,27 +53,27 @@ def test_taking_what_is_not_there_raises() -> None:
 
 def test_fgd_scores_what_the_usual_pods_could_no_longer_use() -> None:
     """By hand: two GPUs, one usual pod of a half. Taking 600 of a GPU loses the other 400."""
-    half = Pod(1000, 0, 1, 500)
+    half = PackedPod(1000, 0, 1, 500)
     fgd = FGD(one(), [half])
     at = np.array([0])
-    assert fgd.score(Pod(1000, 0, 1, 500), at)[0] == 50  # nothing is lost: 100 / (1 + e⁰)
-    assert fgd.score(Pod(1000, 0, 1, 600), at)[0] == math.floor(100 / (1 + math.exp(0.4)))
+    assert fgd.score(PackedPod(1000, 0, 1, 500), at)[0] == 50  # nothing is lost: 100 / (1 + e⁰)
+    assert fgd.score(PackedPod(1000, 0, 1, 600), at)[0] == math.floor(100 / (1 + math.exp(0.4)))
     # All the CPU: no pod could use any of the 2,000 − 500 that are left.
-    assert fgd.score(Pod(64_000, 0, 1, 500), at)[0] == math.floor(100 / (1 + math.exp(1.5)))
+    assert fgd.score(PackedPod(64_000, 0, 1, 500), at)[0] == math.floor(100 / (1 + math.exp(1.5)))
 
 
 def test_a_leftover_is_wasted_as_far_as_nothing_fits_it() -> None:
-    table = packing.waste([Pod(1, 1, 1, 400)])
+    table = packing.waste([PackedPod(1, 1, 1, 400)])
     assert table[GPU // packing.STEP] == 200  # 400 + 400
     assert table[80] == 0
     assert table[39] == 390
-    both = packing.waste([Pod(1, 1, 1, 400), Pod(1, 1, 1, 600)])
+    both = packing.waste([PackedPod(1, 1, 1, 400), PackedPod(1, 1, 1, 600)])
     # Half the time 600 comes first, then 400 fits; else 400, then 400 or 600.
     assert both[GPU // packing.STEP] == pytest.approx(0.5 * 0 + 0.5 * (0.5 * 200 + 0.5 * 0))
 
 
 def test_parts_go_where_they_fill_up() -> None:
-    pods = [Pod(1000, 0, 1, 400), Pod(1000, 0, 1, 600)]
+    pods = [PackedPod(1000, 0, 1, 400), PackedPod(1000, 0, 1, 600)]
     cluster = one(gpus=2)
     policy = Leftovers(cluster, pods)
     cluster.take(0, [1], pods[1])
@@ -83,8 +83,10 @@ def test_parts_go_where_they_fill_up() -> None:
 def test_what_fits_nowhere_is_dropped() -> None:
     cluster = one(gpus=1)
     for policy in (FirstFit, FGD, Leftovers):
-        assert policy(cluster, [Pod(1000, 0, 1, 500)]).place(Pod(1000, 0, 2, GPU)) is None
-        assert policy(cluster, []).place(Pod(1000, 0, 1, GPU, ("B",))) is None
+        assert (
+            policy(cluster, [PackedPod(1000, 0, 1, 500)]).place(PackedPod(1000, 0, 2, GPU)) is None
+        )
+        assert policy(cluster, []).place(PackedPod(1000, 0, 1, GPU, ("B",))) is None
 
 
 def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
@@ -96,8 +98,8 @@ def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
         "p0,12000,16384,1,460,V100|P100,0,10\np1,1,1,0,0,,5,5\n"
     )
     nodes, pods = packing.read(tmp_path)
-    assert nodes == [Node(64000, 262144, 2, "P100")]
-    assert pods == [Pod(12000, 16384, 1, 460, ("P100", "V100")), Pod(1, 1, 0, 0)]
+    assert nodes == [PackedNode(64000, 262144, 2, "P100")]
+    assert pods == [PackedPod(12000, 16384, 1, 460, ("P100", "V100")), PackedPod(1, 1, 0, 0)]
 
 
 SHARES = {125: "1/8", 250: "1/4", 500: "1/2"}
@@ -109,10 +111,12 @@ SHARES = {125: "1/8", 250: "1/4", 500: "1/2"}
     wanted=st.lists(st.sampled_from([60, 200, 250, 470, 500, 810, 1000, 2000, 4000]), max_size=25),
 )
 def test_parts_are_packed_as_the_exchange_places_them(sizes: list[int], wanted: list[int]) -> None:
-    cluster = Cluster([Node(10**9, 10**9, size, "A") for size in sizes], range(len(sizes)))
-    policy = Exchange(cluster, [])
+    cluster = PackedCluster(
+        [PackedNode(10**9, 10**9, size, "A") for size in sizes], range(len(sizes))
+    )
+    policy = ExchangePacking(cluster, [])
     for milli in wanted:
-        pod = policy.sold(Pod(1, 1, max(1, milli // GPU), min(milli, GPU)))
+        pod = policy.allotment(PackedPod(1, 1, max(1, milli // GPU), min(milli, GPU)))
         seat = policy.place(pod)
         block = Block(0, share=SHARES[pod.milli]) if pod.is_part else Block(pod.gpus)
         try:
@@ -127,22 +131,24 @@ def test_parts_are_packed_as_the_exchange_places_them(sizes: list[int], wanted: 
         cluster.take(node, devices, pod)
 
 
-def shelves(cluster: Cluster) -> list[Shelf]:
-    found = []
+def shelves(cluster: PackedCluster) -> list[Shelf]:
+    domains = []
     for node, row in enumerate(cluster.gpu.tolist()):
-        left = {f"{node}/{device}": milli for device, milli in enumerate(row) if milli >= 0}
-        free = tuple(device for device, milli in left.items() if milli == GPU)
+        free_by_device = {
+            f"{node}/{device}": milli for device, milli in enumerate(row) if milli >= 0
+        }
+        free = tuple(device for device, milli in free_by_device.items() if milli == GPU)
         cut = {
             device: {EIGHTHS: tuple(range(milli * 8 // GPU))}
-            for device, milli in left.items()
+            for device, milli in free_by_device.items()
             if milli < GPU
         }
-        found.append(Shelf(f"{node}", free, cut=cut))
-    return found
+        domains.append(Shelf(f"{node}", free, cut=cut))
+    return domains
 
 
 def test_what_is_sold_beyond_what_was_asked_for_is_told() -> None:
-    nodes, pods = [Node(64_000, 10**6, 2, "A")], [Pod(1000, 1, 1, 400)] * 8
-    assert pack(nodes, pods, Exchange, 1) == (0.0, pytest.approx(20.0))
+    nodes, pods = [PackedNode(64_000, 10**6, 2, "A")], [PackedPod(1000, 1, 1, 400)] * 8
+    assert pack(nodes, pods, ExchangePacking, 1) == (0.0, pytest.approx(20.0))
     # Two of 400 to a GPU, and 200 that nobody gets.
     assert pack(nodes, pods, Leftovers, 1) == (pytest.approx(20.0), pytest.approx(20.0))

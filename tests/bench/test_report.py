@@ -13,7 +13,7 @@ from rich.console import Console
 
 from bidplane import bench
 from bidplane.bench.report import (
-    Report,
+    BenchReport,
     Result,
     at_least,
     at_most,
@@ -29,7 +29,7 @@ from bidplane.errors import UserError
 
 
 def test_json_has_exactly_the_published_fields() -> None:
-    report = Report(name="x", how="y", results=(more("m", "u", 2.0, peer=1.0, peer_name="p"),))
+    report = BenchReport(name="x", how="y", results=(more("m", "u", 2.0, peer=1.0, peer_name="p"),))
     assert json.loads(msgspec.json.encode(report)) == {
         "name": "x",
         "how": "y",
@@ -70,7 +70,7 @@ def test_a_ratio_above_one_means_we_are_better_either_way() -> None:
 )
 def test_an_aim_is_met_or_missed(result: Result, met: bool) -> None:
     assert result.met is met
-    assert Report(name="x", how="", results=(result,)).is_met is met
+    assert BenchReport(name="x", how="", results=(result,)).is_met is met
 
 
 def test_a_figure_that_is_none_is_refused() -> None:
@@ -80,7 +80,7 @@ def test_a_figure_that_is_none_is_refused() -> None:
 
 def test_the_table_names_what_was_missed() -> None:
     text = io.StringIO()
-    report = Report(name="x", how="how", results=(less("slow", "ms", 30.0, aim=at_most(20)),))
+    report = BenchReport(name="x", how="how", results=(less("slow", "ms", 30.0, aim=at_most(20)),))
     print_report(report, Console(file=text, width=120))
     assert "how" in text.getvalue()
     assert "missed" in text.getvalue()
@@ -104,14 +104,14 @@ def test_a_data_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
 def test_json_on_standard_output_and_exit_code_one_when_an_aim_is_missed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def run(*, quick: bool, data: Path | None) -> Report:
+    def run(*, quick: bool, data: Path | None) -> BenchReport:
         how = f"quick={quick}"
-        return Report(name="market", how=how, results=(less("t", "ms", 2.0, aim=at_most(1)),))
+        return BenchReport(name="market", how=how, results=(less("t", "ms", 2.0, aim=at_most(1)),))
 
     monkeypatch.setattr(bench, "find", lambda name: run)
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         command("market", quick=True, json=True)
-    assert left.value.code == 1
+    assert exit_info.value.code == 1
     printed = json.loads(capsys.readouterr().out)
     assert printed["how"] == "quick=True"
     assert printed["results"][0]["met"] is False

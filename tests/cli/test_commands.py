@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 
 import pytest
 
-from bidplane.cli import COMMANDS, app
+from bidplane.cli import COMMANDS, app, build
 
-NAMES = [target.partition(":")[0] for target in COMMANDS]
+NAMES = list(COMMANDS)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "process"])
@@ -24,6 +25,29 @@ def test_help_loads_no_command() -> None:
         "except SystemExit: pass\n"
         "print([m for m in sys.modules if m.startswith('bidplane.cli.')], file=sys.stderr)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stderr.strip() == "[]"
-    assert all(f" {name} " in said.stdout for name in NAMES)
+    completed = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert completed.stderr.strip() == "[]"
+    assert all(f" {name} " in completed.stdout for name in NAMES)
+
+
+def _commands(path: list[str]) -> list[list[str]]:
+    """Every command below `path` that does something, as the words one types."""
+    node = app[path[0]]
+    for name in path[1:]:
+        node = node[name]
+    names = [name for name in node if not name.startswith("-")]
+    if not names:
+        return [path]
+    return [command for name in names for command in _commands([*path, name])]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of commands has a summary of each; the command's own help has more."""
+    for command in _commands([name]):
+        with contextlib.suppress(SystemExit):
+            build(name)([*command, "--help"])
+        example = f"bidplane {' '.join(command)}"
+        assert example in capsys.readouterr().out.partition("\n")[2], f"{example} has no example"

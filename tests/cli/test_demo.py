@@ -9,14 +9,14 @@ import pytest
 
 from bidplane.api.kinds import POD
 from bidplane.api.money import parse_credits
-from bidplane.cli import day
-from bidplane.cli.chronicle import WIDTH, Chronicle, perform
-from bidplane.cli.demo import HOUR_SECONDS
-from bidplane.cli.example import play_day
-from bidplane.cli.judgement import Judgement, Paid, Side, judge, value
-from bidplane.cli.story import NAMESPACE, Cast, Work
-from bidplane.cli.up import DEFAULT_FLEET
-from bidplane.kube.client import Client
+from bidplane.cli.operate.up import DEFAULT_FLEET
+from bidplane.cli.story import day
+from bidplane.cli.story.agents import NAMESPACE, AgentWork, DemoAgents
+from bidplane.cli.story.chronicle import WIDTH, DayLog, run_day
+from bidplane.cli.story.demo import HOUR_SECONDS
+from bidplane.cli.story.example import play_day
+from bidplane.cli.story.judgement import DayComparison, DaySchedule, Paid, compare_with_queue, value
+from bidplane.kube.client import KubeClient
 from bidplane.ledger import statement, verify
 from bidplane.node import fleet as fleets
 from bidplane.sim.loop import run
@@ -31,10 +31,10 @@ class SimulatedStage:
         self._world = world
 
     @property
-    def host(self) -> Client:
+    def host(self) -> KubeClient:
         return self._world.client()
 
-    async def connect(self, agent: str) -> Client:
+    async def connect(self, agent: str) -> KubeClient:
         return self._world.client(agent)
 
     async def close(self) -> None:
@@ -50,19 +50,19 @@ class Day:
         self.sound = False
         self.verdict = run(self._play(folder))
 
-    async def _play(self, folder: Path) -> Judgement:
+    async def _play(self, folder: Path) -> DayComparison:
         world = World(folder, FLEET)
         await world.start_all()
-        cast = Cast(SimulatedStage(world))
-        for character in day.CAST:
-            await cast.enter(character)
-        self.chronicle = Chronicle(
+        cast = DemoAgents(SimulatedStage(world))
+        for character in day.AGENTS:
+            await cast.create(character)
+        self.chronicle = DayLog(
             self.works, HOUR_SECONDS, lambda text, style: self.lines.append(text)
         )
-        await perform(cast, self.chronicle, self.works, HOUR_SECONDS)
+        await run_day(cast, self.chronicle, self.works, HOUR_SECONDS)
         for name in cast.names:
             for pod in (await cast.client(name).list(POD, NAMESPACE)).items:
-                await cast.forget(name, pod["metadata"]["name"])
+                await cast.delete_pod(name, pod["metadata"]["name"])
 
         async def settled() -> bool:
             assert world.ledger is not None
@@ -71,21 +71,21 @@ class Day:
         await world.until(settled, within=30)
         world.check()
         assert world.ledger is not None
-        paid = {one.name: _paid(world, one.name) for one in day.CAST}
+        paid = {agent.name: _paid(world, agent.name) for agent in day.AGENTS}
         await world.stop()
         self.sound = verify(world.ledger_file).is_sound
         domains = list(day.domains(FLEET))
-        return judge(self.works, self.chronicle, paid, domains, HOUR_SECONDS)
+        return compare_with_queue(self.works, self.chronicle, paid, domains, HOUR_SECONDS)
 
 
 def _paid(world: World, agent: str) -> Paid:
     assert world.ledger is not None
     [wallet] = world.ledger.wallets_named(agent)
-    found = statement(world.ledger, wallet.id.partition("/")[2], now=wallet.opened_at)
-    assert found is not None
+    lines = statement(world.ledger, wallet.id.partition("/")[2], now=wallet.opened_at)
+    assert lines is not None
     return Paid(
-        sum(-line.amount for line in found.lines if line.amount < 0),
-        sum(line.amount for line in found.lines if line.kind == "compensation"),
+        sum(-line.amount for line in lines.lines if line.amount < 0),
+        sum(line.amount for line in lines.lines if line.kind == "compensation"),
     )
 
 
@@ -97,16 +97,16 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Day:
 def test_the_day_fits_in_a_terminal(played: Day) -> None:
     assert max(map(len, played.lines)) <= WIDTH
     assert 20 <= len(played.lines) <= 70  # told in a minute, and read in one
-    told = "\n".join(played.lines)
-    for words in day.TELLING.values():
-        assert words[:40] in told
+    output = "\n".join(played.lines)
+    for line in day.NARRATION.values():
+        assert line[:40] in output
 
 
 def test_high_value_work_displaces_is_told_and_what_leaves_comes_back(played: Day) -> None:
-    told = " ".join(line[16:].strip() for line in played.lines)
+    output = " ".join(line[16:].strip() for line in played.lines)
     assert played.chronicle.displacements > 0
-    assert ": outbid, paid for leaving, bids again" in told
-    assert ": GPUs again, from its checkpoint" in told
+    assert ": outbid, paid for leaving, bids again" in output
+    assert ": GPUs again, from its checkpoint" in output
 
 
 def test_no_gpu_is_used_twice(played: Day) -> None:
@@ -133,10 +133,10 @@ def test_prices_move(played: Day) -> None:
 def test_the_report_adds_up(played: Day) -> None:
     assert played.sound
     verdict = played.verdict
-    assert [row[0] for row in verdict.bill] == [one.name for one in day.CAST]
+    assert [row[0] for row in verdict.bill] == [agent.name for agent in day.AGENTS]
     paid = {row[0]: parse_credits(row[2]) for row in verdict.bill}
     assert all(paid.values())
-    prices = {one.name: parse_credits(one.price) for one in day.CAST}
+    prices = {agent.name: parse_credits(agent.price) for agent in day.AGENTS}
     for name, _, _, each, _ in verdict.bill:
         assert 0 < parse_credits(each) <= 2 * prices[name]
     # Who is displaced is paid, by those who displace.
@@ -146,7 +146,7 @@ def test_the_report_adds_up(played: Day) -> None:
 
 def test_the_market_beats_the_queue_where_it_says_so(played: Day) -> None:
     verdict = played.verdict
-    ours = value(played.works, verdict.ours, HOUR_SECONDS)
+    ours = value(played.works, verdict.market, HOUR_SECONDS)
     queue = value(played.works, verdict.queue, HOUR_SECONDS)
     assert ours > queue
     rows = {row[0]: row[1:] for row in verdict.beside}
@@ -156,20 +156,20 @@ def test_the_market_beats_the_queue_where_it_says_so(played: Day) -> None:
 
 
 def test_work_that_ends_late_is_worth_nothing() -> None:
-    work = Work(agent="chat", name="a", at=0, gpus=2, seconds=4, due=10)
-    in_time, late = Side({"a": 0}, {"a": 9.9}), Side({"a": 0}, {"a": 10.1})
+    work = AgentWork(agent="chat", name="a", at=0, gpus=2, seconds=4, due=10)
+    in_time, late = DaySchedule({"a": 0}, {"a": 9.9}), DaySchedule({"a": 0}, {"a": 10.1})
     assert value([work], in_time, 2.0) == pytest.approx(5.0 * 2 * 2)
     assert value([work], late, 2.0) == 0
-    assert value([work], Side({}, {}), 2.0) == 0
+    assert value([work], DaySchedule({}, {}), 2.0) == 0
 
 
 def test_make_up_plays_the_same_day_over_and_over(tmp_path: Path) -> None:
     async def story() -> None:
         world = World(tmp_path, FLEET)
         await world.start_all()
-        cast = Cast(SimulatedStage(world))
-        for character in day.CAST:
-            await cast.enter(character)
+        cast = DemoAgents(SimulatedStage(world))
+        for character in day.AGENTS:
+            await cast.create(character)
         names: set[str] = set()
         watching = [
             asyncio.create_task(

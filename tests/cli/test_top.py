@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bidplane.api.exchange import PoolPrice
-from bidplane.cli.top import Picture, _draw, top
-from bidplane.cli.toprows import Row, Seen, rows
+from bidplane.cli.devices.top import Picture, _draw, top
+from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, rows
 from bidplane.errors import UserError
 from bidplane.node.fleet import NodeDeclaration, machine_of
 from bidplane.node.inventory.slices import slices_of
@@ -71,7 +71,7 @@ def counters(index=1, **more):
 
 
 def test_who_holds_what():
-    seen = Seen(
+    snapshot = FleetReadings(
         nodes=[NODE],
         slices=[piece("gpu-10", "gpu-1", "gpu-2")],
         leases=[lease("gpu-1"), lease("gpu-2", phase="Released")],
@@ -79,26 +79,31 @@ def test_who_holds_what():
         pods=[POD],
         counters=[counters(utilisation_percent=97.0, memory_used_bytes=3, memory_free_bytes=5)],
     )
-    one, two, ten = rows(seen)
-    assert [one.device, two.device, ten.device] == ["gpu-1", "gpu-2", "gpu-10"]
-    assert (one.agent, one.lease, one.phase, one.price) == ("trainer", "lease-7", "Active", "2.10")
-    assert one.pod == "team/train", "as its agent calls it"
-    assert (one.utilisation_percent, one.memory_total_bytes, one.health) == (97.0, 8, "ok")
-    assert (two.agent, two.lease, two.pod) == ("", "", ""), "released is free"
-    assert ten.utilisation_percent is None, "nobody told; not zero"
+    first, second, third = rows(snapshot)
+    assert [first.device, second.device, third.device] == ["gpu-1", "gpu-2", "gpu-10"]
+    assert (first.agent, first.lease, first.phase, first.price) == (
+        "trainer",
+        "lease-7",
+        "Active",
+        "2.10",
+    )
+    assert first.pod == "team/train", "as its agent calls it"
+    assert (first.utilisation_percent, first.memory_total_bytes, first.health) == (97.0, 8, "ok")
+    assert (second.agent, second.lease, second.pod) == ("", "", ""), "released is free"
+    assert third.utilisation_percent is None, "nobody told; not zero"
 
 
 def test_a_declared_device_says_so_and_nothing_is_made_up():
-    told = HolderProcess(pid=7, memory_bytes=5, cpu_seconds=0.5)
-    seen = Seen(
+    process = HolderProcess(pid=7, memory_bytes=5, cpu_seconds=0.5)
+    snapshot = FleetReadings(
         nodes=[NODE],
         slices=[piece("gpu-1")],
-        counters=[counters(declared=True, holder_processes=(told,))],
+        counters=[counters(declared=True, holder_processes=(process,))],
     )
-    [one] = found = rows(seen)
-    assert (one.declared, one.holder_processes) == (True, [told])
-    assert (one.utilisation_percent, one.memory_used_bytes, one.power_watts) == (None, None, None)
-    *_, line = drawn(Picture(rows=found), 80, 24)
+    [row] = table = rows(snapshot)
+    assert (row.declared, row.holder_processes) == (True, [process])
+    assert (row.utilisation_percent, row.memory_used_bytes, row.power_watts) == (None, None, None)
+    *_, line = drawn(Picture(rows=table), 80, 24)
     assert "declared" in line
     assert "%" not in line
 
@@ -114,13 +119,15 @@ def test_a_shared_device_has_a_row_for_each_who_holds_it():
     cut = {"name": "gpu-1-mig-0", "attributes": {"type": {"string": "mig"}}}
     slices = [piece("gpu-1")]
     slices[0]["spec"]["devices"].append(cut)
-    seen = Seen(nodes=[NODE], slices=slices, leases=[half, other], claims=[CLAIM], pods=[POD])
-    found = rows(seen)
-    assert [(row.agent, row.share, row.pod) for row in found] == [
+    snapshot = FleetReadings(
+        nodes=[NODE], slices=slices, leases=[half, other], claims=[CLAIM], pods=[POD]
+    )
+    table = rows(snapshot)
+    assert [(row.agent, row.share, row.pod) for row in table] == [
         ("trainer", "1/2", "team/train"),
         ("chat", "1/2", ""),
     ], "each with its own pod; ways to cut a card that nobody took are not shown"
-    assert "1 GPUs  1 leased  0 free" in drawn(Picture(rows=found), 80, 24)[0]
+    assert "1 GPUs  1 leased  0 free" in drawn(Picture(rows=table), 80, 24)[0]
 
 
 def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
@@ -146,11 +153,11 @@ def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
             (results[1], "other", "c", "by-hand", 2),
         )
     ]
-    told = {"node": "box", "index": 0, "uuid": "GPU-box-0"}
+    identity = {"node": "box", "index": 0, "uuid": "GPU-box-0"}
     counters = [
-        Counters(**told, power_watts=300.0, pcie_link_width=16, memory_used_bytes=9),
+        Counters(**identity, power_watts=300.0, pcie_link_width=16, memory_used_bytes=9),
         Counters(
-            **told,
+            **identity,
             profile="1g.10gb",
             instance="9",
             engine_percent=43.0,
@@ -159,8 +166,8 @@ def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
             processes=(ProcessMemory(pid=7, bytes=6 << 30),),
         ),
     ]
-    found = rows(
-        Seen(
+    table = rows(
+        FleetReadings(
             nodes=[NODE],
             slices=slices_of(machine_of(node)),
             leases=[leased],
@@ -169,17 +176,21 @@ def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
             counters=counters,
         )
     )
-    assert [(row.device, row.share, row.agent, row.pod) for row in found] == [
+    assert [(row.device, row.share, row.agent, row.pod) for row in table] == [
         ("gpu-0", "1g.10gb", "trainer", "team/train"),
         ("gpu-0", "3g.40gb", "", "by-hand"),
     ]
-    one, other = found
-    assert (one.utilisation_percent, one.memory_total_bytes, one.power_watts) == (43, 10 << 30, 300)
-    assert one.processes == [ProcessMemory(pid=7, bytes=6 << 30)]
-    assert other.memory_used_bytes is None, "nobody told of that instance"
-    *_, first, second = drawn(Picture(rows=found), 80, 24)
-    for words in ("0 1g.10gb", "43%", "6/10", "trainer", "team/train", "2.10"):
-        assert words in first
+    first_row, second_row = table
+    assert (first_row.utilisation_percent, first_row.memory_total_bytes, first_row.power_watts) == (
+        43,
+        10 << 30,
+        300,
+    )
+    assert first_row.processes == [ProcessMemory(pid=7, bytes=6 << 30)]
+    assert second_row.memory_used_bytes is None, "nobody told of that instance"
+    *_, first, second = drawn(Picture(rows=table), 80, 24)
+    for text in ("0 1g.10gb", "43%", "6/10", "trainer", "team/train", "2.10"):
+        assert text in first
     assert "0 3g.40gb" in second
     assert "by-hand" in second
 
@@ -187,10 +198,10 @@ def test_parts_of_a_cut_card_and_who_has_them_at_eighty_columns():
 def test_a_claim_that_is_not_reserved_is_its_pods():
     claim = {**CLAIM, "status": {"allocation": CLAIM["status"]["allocation"]}}
     user = {**POD, "spec": {"resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}]}}
-    (row,) = rows(Seen(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[user]))
+    (row,) = rows(FleetReadings(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[user]))
     assert row.pod == "team/train"
     over = {**user, "status": {"phase": "Succeeded"}}
-    (row,) = rows(Seen(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[over]))
+    (row,) = rows(FleetReadings(nodes=[NODE], slices=[piece("gpu-1")], claims=[claim], pods=[over]))
     assert row.pod == ""
 
 
@@ -206,8 +217,10 @@ def test_a_claim_that_is_not_reserved_is_its_pods():
     ],
 )
 def test_health_names_the_worst(node, device, told, health):
-    seen = Seen(nodes=node, slices=[piece("gpu-1", **device)], counters=[counters(**told)])
-    (row,) = rows(seen)
+    snapshot = FleetReadings(
+        nodes=node, slices=[piece("gpu-1", **device)], counters=[counters(**told)]
+    )
+    (row,) = rows(snapshot)
     assert row.health == health
     if health == "slow link":
         assert row.link == "x4/16"
@@ -216,7 +229,9 @@ def test_health_names_the_worst(node, device, told, health):
 def test_a_device_without_a_uuid_is_known_by_its_place():
     bare = piece("gpu-1")
     bare["spec"]["devices"][0]["attributes"] = {}
-    (row,) = rows(Seen(nodes=[NODE], slices=[bare], counters=[counters(power_watts=300.0)]))
+    (row,) = rows(
+        FleetReadings(nodes=[NODE], slices=[bare], counters=[counters(power_watts=300.0)])
+    )
     assert row.power_watts == 300.0
 
 
@@ -224,7 +239,7 @@ def test_a_device_without_a_uuid_is_known_by_its_place():
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 WORDS = st.text("abcdefghij-é界", max_size=70)
 ROWS = st.builds(
-    Row,
+    DeviceRow,
     node=WORDS,
     device=WORDS,
     product=WORDS,
@@ -260,7 +275,7 @@ def test_it_fits_the_terminal(found, width, height):
 
 
 def test_eighty_columns_show_what_matters():
-    row = Row(
+    row = DeviceRow(
         node="h100-a",
         device="gpu-0",
         agent="trainer",
@@ -285,8 +300,8 @@ def test_eighty_columns_show_what_matters():
         "PRICE",
         "HEALTH",
     ]
-    for words in ("h100-a", "85%", "48/80", "x16", "trainer", "train-1", "2.10", "ok"):
-        assert words in line
+    for text in ("h100-a", "85%", "48/80", "x16", "trainer", "train-1", "2.10", "ok"):
+        assert text in line
 
 
 @pytest.mark.parametrize("every", [0.0, -1.0, float("nan")])

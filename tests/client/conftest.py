@@ -25,12 +25,12 @@ class Place:
         self.environment = {**os.environ, "BIDPLANE_HOME": str(folder / "data"), "COLUMNS": "100"}
         self._agents = 0
 
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "bidplane", *words]
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "bidplane", *arguments]
 
-    def bidplane(self, *words: str, code: int = 0, **more: str) -> str:
+    def bidplane(self, *arguments: str, code: int = 0, **more: str) -> str:
         done = subprocess.run(
-            self.command(*words),
+            self.command(*arguments),
             cwd=self.folder,
             env={**self.environment, **more},
             capture_output=True,
@@ -53,24 +53,24 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("installation")
     (folder / "fleet.yaml").write_text(FLEET)
-    here = Place(folder)
+    installation = Place(folder)
     process = subprocess.Popen(
-        here.command("up", "--port", "0", "--fleet", str(folder / "fleet.yaml")),
+        installation.command("up", "--port", "0", "--fleet", str(folder / "fleet.yaml")),
         cwd=folder,
-        env=here.environment,
+        env=installation.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
     assert process.stdout is not None
-    said = []
+    lines = []
     for line in process.stdout:
-        said.append(line)
+        lines.append(line)
         if "Ctrl-C stops it" in line:
             break
     else:
-        raise AssertionError("bidplane up ended:\n" + "".join(said))
-    yield here
+        raise AssertionError("bidplane up ended:\n" + "".join(lines))
+    yield installation
     process.send_signal(signal.SIGINT)
     process.wait(timeout=30)
     process.stdout.close()

@@ -21,8 +21,8 @@ def lot(pool: str, classes: dict[str, str], **more: Any) -> PoolPrice:
 
 
 def asked(*pools: PoolPrice, gpus: int, pool: str = "") -> list[tuple[str, int, str]]:
-    found = quotes(Prices(pools=list(pools), round=1), WALLET, gpus=gpus, pool=pool)
-    return [(quote.pool, quote.sold_as, quote.cost_per_hour) for quote in found]
+    answer = quotes(Prices(pools=list(pools), round=1), WALLET, gpus=gpus, pool=pool)
+    return [(quote.pool, quote.sold_as, quote.cost_per_hour) for quote in answer]
 
 
 H100 = lot("h100", {"8": "2.00", "4": "0.75", "2": "0.50", "1": "0.50"})

@@ -37,11 +37,11 @@ def test_prices_quotes_wallet_and_statement(place: Place) -> None:
 
 def test_a_lease_for_the_length_of_a_with(place: Place) -> None:
     with bidplane.Client(kubeconfig=place.agent()) as client:
-        with client.lease(gpus=2, link="nvlink", max_price=3.0, timeout=30) as held:
-            assert len(held.devices) == 2
-            assert held.env["CUDA_VISIBLE_DEVICES"].startswith("GPU-box-")
+        with client.lease(gpus=2, link="nvlink", max_price=3.0, timeout=30) as holding:
+            assert len(holding.devices) == 2
+            assert holding.env["CUDA_VISIBLE_DEVICES"].startswith("GPU-box-")
             (lease,) = client.leases()
-            assert (lease.name, lease.phase) == (held.name, "Active")
+            assert (lease.name, lease.phase) == (holding.name, "Active")
         deadline = time.monotonic() + 20
         while client.leases():
             assert time.monotonic() < deadline
@@ -52,9 +52,9 @@ def test_the_same_with_await(place: Place) -> None:
     async def work() -> None:
         async with (
             bidplane.AsyncClient(kubeconfig=place.agent()) as client,
-            client.lease(gpus=1, max_price="1.50", timeout=30) as held,
+            client.lease(gpus=1, max_price="1.50", timeout=30) as holding,
         ):
-            assert len(held.devices) == 1
+            assert len(holding.devices) == 1
 
     asyncio.run(work())
 
@@ -93,14 +93,18 @@ def test_credentials_come_from_the_environment(place: Place) -> None:
     config = configs.read(place.agent())
     ca = place.folder / "trusted.pem"
     ca.write_text(config.ca_data or "")
-    found = configs.find(
+    found_config = configs.find(
         environment={
             "BIDPLANE_URL": config.url,
             "BIDPLANE_TOKEN": config.token,
             "BIDPLANE_CA": str(ca),
         }
     )
-    assert (found.url, found.token, found.ca_data) == (config.url, config.token, config.ca_data)
+    assert (found_config.url, found_config.token, found_config.ca_data) == (
+        config.url,
+        config.token,
+        config.ca_data,
+    )
     assert config.token not in repr(config)
     with pytest.raises(UserError, match="go together"):
         configs.find(environment={"BIDPLANE_URL": config.url})
@@ -110,14 +114,14 @@ def test_credentials_come_from_the_environment(place: Place) -> None:
 
 def test_run_as_a_pod_prints_the_log_and_exits_as_the_command(place: Place) -> None:
     key = str(place.agent())
-    said = place.bidplane(
+    output = place.bidplane(
         "run", "--max-price", "2", "--gpus", "2",
         "--annotation", "bidplane.dev/simulated-seconds=2",
         "--annotation", "bidplane.dev/simulated-exit-code=7",
         "--", "python", "train.py",
         BIDPLANE_KUBECONFIG=key, code=7,
     )  # fmt: skip
-    assert "running on" in said
+    assert "running on" in output
     with bidplane.Client(kubeconfig=key) as client:
         assert client.bids() == []
 
@@ -150,17 +154,17 @@ def test_a_run_that_is_ended_takes_its_pod_with_it(place: Place, number: signal.
 def test_run_here_has_the_devices_in_its_environment(place: Place, tmp_path: Path) -> None:
     key = str(place.agent())
     program = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES']); sys.exit(3)"
-    said = place.bidplane(
+    output = place.bidplane(
         "run", "--local", "--max-price", "2", "--timeout", "30",
         "--", sys.executable, "-c", program,
         BIDPLANE_KUBECONFIG=key, code=3,
     )  # fmt: skip
-    assert "GPU-box-" in said
-    said = place.bidplane(
+    assert "GPU-box-" in output
+    output = place.bidplane(
         "run", "--local", "--max-price", "2", "--", "no-such-command",
         BIDPLANE_KUBECONFIG=key, code=2,
     )  # fmt: skip
-    assert "cannot run 'no-such-command'" in said
+    assert "cannot run 'no-such-command'" in output
 
 
 def test_run_here_checkpoints_on_notice(place: Place) -> None:
@@ -184,9 +188,9 @@ def test_run_here_checkpoints_on_notice(place: Place) -> None:
     urgent = place.agent("--owner", "somebody-else")
     with (
         bidplane.Client(kubeconfig=urgent) as client,
-        client.lease(gpus=4, max_price=50, timeout=60) as held,
+        client.lease(gpus=4, max_price=50, timeout=60) as holding,
     ):
-        assert len(held.devices) == 4
+        assert len(holding.devices) == 4
     assert child.stdout.readline() == "saved\n"
     assert child.wait(timeout=30) == 128 + signal.SIGTERM
     child.stdout.close()
@@ -212,9 +216,9 @@ def test_chargeback_is_printed_as_table_csv_and_html(place: Place, tmp_path: Pat
         "--credits-per-currency", "0.5",
     )  # fmt: skip
     assert "<svg" in page.read_text()
-    for bad, words in (
+    for bad, message in (
         (("--by", "mood"), "use agent, team, owner"),
         (("--from", "soon"), "write a day"),
         (("--credits-per-currency", "0"), "above zero"),
     ):
-        assert words in place.bidplane("report", "chargeback", *bad, code=2)
+        assert message in place.bidplane("report", "chargeback", *bad, code=2)

@@ -11,7 +11,7 @@ import pytest
 
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE
 from bidplane.client import asking
-from bidplane.client.leasing import AsyncLeasing, LeaseTimeout, Notice, Progress, Refused
+from bidplane.client.leasing import AsyncLeasing, LeaseProgress, LeaseTimeout, Notice, Refused
 from bidplane.ledger import verify
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.loop import run
@@ -40,8 +40,8 @@ class Stage:
         await host.create(AGENT, agent)
 
         async def ready() -> bool:
-            found = await host.get(AGENT, name)
-            return (found.get("status") or {}).get("phase") == "Ready"
+            agent_object = await host.get(AGENT, name)
+            return (agent_object.get("status") or {}).get("phase") == "Ready"
 
         await self.world.until(ready, within=60)
 
@@ -75,16 +75,16 @@ def play(
 def test_it_yields_the_devices_keeps_them_and_gives_them_back(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.agent("trainer")
-        told: list[Progress] = []
-        async with stage.lease("trainer", on_progress=told.append) as held:
-            assert [d.uuid for d in held.devices] == ["GPU-h100-0", "GPU-h100-1"]
-            assert held.env["CUDA_VISIBLE_DEVICES"] == "GPU-h100-0,GPU-h100-1"
-            assert held.env["BIDPLANE_NODE"] == "h100"
+        reports: list[LeaseProgress] = []
+        async with stage.lease("trainer", on_progress=reports.append) as holding:
+            assert [d.uuid for d in holding.devices] == ["GPU-h100-0", "GPU-h100-1"]
+            assert holding.env["CUDA_VISIBLE_DEVICES"] == "GPU-h100-0,GPU-h100-1"
+            assert holding.env["BIDPLANE_NODE"] == "h100"
             # Far longer than a claim or a hold lasts by itself.
             await asyncio.sleep(600)
-            assert not held.lost
-            assert held.notice is None
-        assert told
+            assert not holding.lost
+            assert holding.notice is None
+        assert reports
         await stage.world.until(stage.nothing_leased, within=10)
 
     play(tmp_path, story)
@@ -137,12 +137,12 @@ def test_the_lease_of_a_program_that_died_ends_by_itself(tmp_path: Path) -> None
 def test_a_server_that_restarts_ends_no_hold(tmp_path: Path) -> None:
     async def story(stage: Stage) -> None:
         await stage.agent("trainer")
-        async with stage.lease("trainer", hold_seconds=30) as held:
+        async with stage.lease("trainer", hold_seconds=30) as holding:
             await stage.world.kill("server")
             await asyncio.sleep(60)
             await stage.world.start("server")
             await asyncio.sleep(60)
-            assert not held.lost
+            assert not holding.lost
             assert not await stage.nothing_leased()
 
     play(tmp_path, story)
@@ -152,15 +152,15 @@ def test_a_notice_is_told_and_the_devices_are_free_when_it_is_over(tmp_path: Pat
     async def story(stage: Stage) -> None:
         await stage.agent("trainer")
         await stage.agent("chat")
-        told: list[Notice] = []
-        async with stage.lease("trainer", on_notice=told.append) as held:
+        notices: list[Notice] = []
+        async with stage.lease("trainer", on_notice=notices.append) as holding:
             await asyncio.sleep(20)
             # The holder does not leave: the next one gets the devices all the same.
             async with stage.lease("chat", price="9.00", timeout=30) as urgent:
-                assert [n.reason for n in told] == ["Outbid"]
-                assert held.notice is told[0]
-                assert held.lost
-                assert urgent.devices == held.devices
+                assert [n.reason for n in notices] == ["Outbid"]
+                assert holding.notice is notices[0]
+                assert holding.lost
+                assert urgent.devices == holding.devices
 
     play(tmp_path, story)
 
@@ -170,7 +170,7 @@ def test_a_wait_that_is_too_long_takes_the_bid_back_and_says_why(tmp_path: Path)
         await stage.agent("trainer")
         await stage.agent("chat")
         async with stage.lease("chat", price="2.00"):
-            with pytest.raises(LeaseTimeout, match="would have won"):
+            with pytest.raises(LeaseTimeout, match="To win now, set"):
                 async with stage.lease("trainer", timeout=10):
                     raise AssertionError("nothing was free")
             assert not (await stage.world.client("trainer").list(BID)).items

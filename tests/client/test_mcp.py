@@ -11,9 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from bidplane.api.kinds import JOB
+from bidplane.client import AsyncClient, config
 
 from .conftest import Place
 
@@ -25,14 +30,24 @@ LIMITS = ("--max-price", "5", "--max-spend-per-call", "3", "--max-spend-per-hour
 
 @contextlib.asynccontextmanager
 async def stdio(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Client]:
-    command, *words = place.command("mcp", "--kubeconfig", str(kubeconfig), *limits)
-    server = StdioServerParameters(command=command, args=words, env=place.environment)
+    command, *arguments = place.command("mcp", "--kubeconfig", str(kubeconfig), *limits)
+    server = StdioServerParameters(command=command, args=arguments, env=place.environment)
     async with Client(stdio_client(server)) as client:
         yield client
 
 
 @contextlib.asynccontextmanager
 async def http(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Client]:
+    async with http_server(place, kubeconfig, *limits) as port:
+        headers = {"Authorization": f"Bearer {config.read(kubeconfig).token}"}
+        async with httpx2.AsyncClient(headers=headers, timeout=60) as carrier:
+            transport = streamable_http_client(f"http://127.0.0.1:{port}/mcp", http_client=carrier)
+            async with Client(transport) as client:
+                yield client
+
+
+@contextlib.asynccontextmanager
+async def http_server(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[int]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -51,8 +66,7 @@ async def http(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Cl
                 break
             assert process.poll() is None
             await asyncio.sleep(0.1)
-        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
-            yield client
+        yield port
     finally:
         process.terminate()
         process.wait(timeout=20)
@@ -61,15 +75,15 @@ async def http(place: Place, kubeconfig: Path, *limits: str) -> AsyncIterator[Cl
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     answer = await client.call_tool(tool, arguments)
     assert not answer.is_error, answer.content
-    found: dict[str, Any] = json.loads(answer.content[0].text)
-    return found
+    result: dict[str, Any] = json.loads(answer.content[0].text)
+    return result
 
 
 async def refused(client: Client, tool: str, **arguments: Any) -> str:
     answer = await client.call_tool(tool, arguments)
     assert answer.is_error, answer.content
-    words: str = answer.content[0].text
-    return words
+    message: str = answer.content[0].text
+    return message
 
 
 @pytest.mark.parametrize("transport", [stdio, http])
@@ -97,8 +111,8 @@ def test_a_model_buys_runs_and_gives_back(place: Place, transport: Any) -> None:
                 client, "run", command=["train"], gpus=1, max_price="0.01", minutes=10
             )
             while True:
-                shown = (await call(client, "why_pending", name=started["job"]))["pods"]
-                if shown and shown[0].get("reason") == "BelowReserve":
+                pods = (await call(client, "why_pending", name=started["job"]))["pods"]
+                if pods and pods[0].get("reason") == "BelowReserve":
                     break
                 await asyncio.sleep(0.1)
             await call(client, "release", name=started["job"])
@@ -120,6 +134,49 @@ def test_a_model_buys_runs_and_gives_back(place: Place, transport: Any) -> None:
     asyncio.run(asyncio.wait_for(work(), 120))
 
 
+def test_http_asks_for_the_agents_token_and_a_local_name(place: Place) -> None:
+    kubeconfig, other = place.agent(), place.agent()
+    token, stranger = config.read(kubeconfig).token, config.read(other).token
+    ask = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {"name": "run", "arguments": {"command": ["x"], "max_price": "1"}},
+    }
+    accept = {"Accept": "application/json, text/event-stream"}
+
+    async def work() -> None:
+        async with http_server(place, kubeconfig) as port, httpx2.AsyncClient() as client:
+
+            async def post(**headers: str) -> httpx2.Response:
+                url = f"http://127.0.0.1:{port}/mcp"
+                return await client.post(url, json=ask, headers={**accept, **headers})
+
+            for headers in (
+                {},
+                {"Authorization": f"Bearer {token}x"},
+                {"Authorization": f"Bearer {stranger}"},
+                {"Authorization": f"Basic {token}"},
+                {"Authorization": token},
+            ):
+                answer = await post(**headers)
+                assert answer.status_code == 401, headers
+                assert answer.headers["www-authenticate"].startswith("Bearer ")
+                assert "Authorization: Bearer TOKEN" in answer.json()["error_description"]
+            ours = {"Authorization": f"Bearer {token}"}
+            assert (await post(**ours, Host="evil.test")).status_code == 421
+            assert (await post(**ours, Host=f"evil.test:{port}")).status_code == 421
+            assert (await post(**ours, Origin="http://evil.test")).status_code == 403
+
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+    async def jobs() -> int:
+        async with AsyncClient(kubeconfig=kubeconfig) as client:
+            return len((await client.kube.list(JOB, client.namespace)).items)
+
+    assert asyncio.run(jobs()) == 0
+
+
 def test_an_hours_limit_outlives_the_server(place: Place) -> None:
     kubeconfig = place.agent()
 
@@ -128,11 +185,11 @@ def test_an_hours_limit_outlives_the_server(place: Place) -> None:
             long = await call(client, "run", command=["x"], gpus=2, max_price="1", minutes=60)
         async with stdio(place, kubeconfig, *LIMITS) as client:
             three = {"command": ["x"], "gpus": 3, "max_price": "1", "minutes": 60}
-            said = await refused(client, "run", **three)
-            assert "2.00 of the 4.00 for an hour are paid or promised" in said
+            message = await refused(client, "run", **three)
+            assert "2.00 of the 4.00 for an hour are paid or promised" in message
             await call(client, "release", name=long["job"])
-            again = await call(client, "run", **three)
-            await call(client, "release", name=again["job"])
+            second = await call(client, "run", **three)
+            await call(client, "release", name=second["job"])
 
     asyncio.run(asyncio.wait_for(work(), 120))
 
@@ -146,8 +203,8 @@ def test_calls_at_once_do_not_spend_one_allowance_twice(place: Place) -> None:
             cheap = [client.call_tool("bid", {**ask, "minutes": 60}) for _ in range(2)]
             dear = client.call_tool("bid", {"gpus": 3, "max_price": "1", "minutes": 60})
             both = [*cheap, dear, client.call_tool("bid", {**ask, "max_price": "3"})]
-            said = [answer.content[0].text for answer in await asyncio.gather(*both)]
-            assert sum("for an hour" in words for words in said) == 1, said
+            messages = [answer.content[0].text for answer in await asyncio.gather(*both)]
+            assert sum("for an hour" in message for message in messages) == 1, messages
 
     asyncio.run(asyncio.wait_for(work(), 120))
 
@@ -171,5 +228,5 @@ def test_what_is_held_ends_with_the_server(place: Place) -> None:
 
 
 def test_bad_limits_are_refused(place: Place) -> None:
-    said = place.bidplane("mcp", "--max-spend-per-hour", "lots", code=2)
-    assert "--max-spend-per-hour: 'lots' is not an amount" in said
+    output = place.bidplane("mcp", "--max-spend-per-hour", "lots", code=2)
+    assert "--max-spend-per-hour: 'lots' is not an amount" in output

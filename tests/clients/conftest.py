@@ -17,7 +17,7 @@ import yaml
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.web.credentials import CredentialsApp
 from bidplane.wiring.controllers import Controllers

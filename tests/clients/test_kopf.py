@@ -74,12 +74,17 @@ def test_an_operator_keeps_a_garden(kubeconfig, api, namespace, monkeypatch):
     registry, ended = kopf.OperatorRegistry(), []
     operator(registry, ended)
     stop, ready = threading.Event(), threading.Event()
+    settings = kopf.OperatorSettings()
+    # A timer that is at work when its object is deleted is looked at again this much later: by
+    # default after a minute, for which no test waits.
+    settings.background.cancellation_polling = 0.2
 
     def run():
         loop = asyncio.new_event_loop()
         loop.run_until_complete(
             kopf.operator(
                 registry=registry,
+                settings=settings,
                 namespaces=[namespace],
                 stop_flag=stop,
                 ready_flag=ready,
@@ -112,7 +117,7 @@ def test_an_operator_keeps_a_garden(kubeconfig, api, namespace, monkeypatch):
         eventually(lambda: look()["status"]["flowers"] == "tulips")
         custom.delete_namespaced_custom_object(*where, "mine")
         eventually(lambda: not custom.list_namespaced_custom_object(*where)["items"])
-        assert ended == ["mine"]
+        assert set(ended) == {"mine"}  # kopf calls handlers at least once
     finally:
         stop.set()
         thread.join(20)

@@ -18,7 +18,7 @@ from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.server import admit, crds_for, prepare_host
@@ -142,8 +142,10 @@ class Site:
         await self.bid_status(metadata["name"], "Won")
 
     async def lease_status(self, phase, *, name="lease-1", **status):
-        said = {"phase": phase, "ready": True, **status}
-        await self.host.patch(GPU_LEASE, name, {"status": said}, SPACE, subresource="status")
+        lease_status = {"phase": phase, "ready": True, **status}
+        await self.host.patch(
+            GPU_LEASE, name, {"status": lease_status}, SPACE, subresource="status"
+        )
 
     async def notice(self, seconds, *, name="lease-1"):
         until = rfc3339(self.clock.now() + seconds)
@@ -151,8 +153,12 @@ class Site:
         await self.settle()
 
     async def bid_status(self, name, phase):
-        said = {"phase": phase, "reason": phase if phase == "Won" else "Released", "message": "."}
-        await self.host.patch(BID, name, {"status": said}, SPACE, subresource="status")
+        bid_status = {
+            "phase": phase,
+            "reason": phase if phase == "Won" else "Released",
+            "message": ".",
+        }
+        await self.host.patch(BID, name, {"status": bid_status}, SPACE, subresource="status")
 
     async def end_lease(self, name="lease-1"):
         """As the exchange does it: say so, and let the object go."""

@@ -96,9 +96,9 @@ def test_a_privileged_container_is_refused_whoever_makes_its_pod(stories):
     async def story(site):
         bad = pod()
         bad["spec"]["containers"][0]["securityContext"] = {"privileged": True}
-        said = await refused(site.plane, POD, copy.deepcopy(bad), "default")
-        assert "spec.containers[0].securityContext.privileged" in said
-        assert "spec.trusted" in said
+        message = await refused(site.plane, POD, copy.deepcopy(bad), "default")
+        assert "spec.containers[0].securityContext.privileged" in message
+        assert "spec.trusted" in message
         template = {"spec": {**bad["spec"], "restartPolicy": "Never"}}
         job = {"metadata": {"name": "sly"}, "spec": {"template": template}}
         await site.plane.create(JOB, job, "default")
@@ -129,11 +129,11 @@ def test_a_claim_of_another_agent_is_no_claim(stories):
         asks = pod(limits={}, resourceClaims=[{"name": "g", "resourceClaimName": "theirs"}])
         await site.plane.create(POD, asks, "default")
         await site.settle(3)
-        found = await site.pod("bad")
-        (said,) = [c for c in found["status"]["conditions"] if c["type"] == "PodScheduled"]
-        assert (said["reason"], said["status"]) == ("ClaimNotFound", "False")
-        assert 'resourceclaim "theirs" not found: create it' in said["message"]
-        assert "other" not in said["message"]
+        bad_pod = await site.pod("bad")
+        (condition,) = [c for c in bad_pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+        assert (condition["reason"], condition["status"]) == ("ClaimNotFound", "False")
+        assert 'resourceclaim "theirs" not found: create it' in condition["message"]
+        assert "other" not in condition["message"]
         (theirs,) = await site.all(other, RESOURCE_CLAIM)
         assert not (theirs.get("status") or {}).get("reservedFor")
 

@@ -9,6 +9,7 @@ from bidplane.api.kinds import (
     BID,
     CONFIG_MAP,
     GPU_LEASE,
+    NAMESPACE,
     NODE,
     POD,
     RESOURCE_CLAIM,
@@ -226,6 +227,34 @@ def test_a_host_pod_that_was_lost_fails_its_original(stories):
         await site.settle()
         status = (await site.pod())["status"]
         assert (status["phase"], status["reason"]) == ("Failed", "HostPodLost")
+
+    stories(story)
+
+
+def test_a_lease_is_shown_in_the_namespace_it_is_for_when_its_bid_is_gone(stories):
+    """It was looked for in the bid, and the mirror landed in `default`."""
+
+    async def story(site):
+        await site.plane.create(NAMESPACE, {"metadata": {"name": "team"}})
+        device = {"node": "h100-a", "driver": "d", "pool": "h100-a", "name": "gpu-0"}
+        lease = {
+            "metadata": {"name": "lease-7", "labels": {labels.AGENT: "trainer"}},
+            "spec": {
+                "agent": "trainer",
+                "bid": {"namespace": SPACE, "name": "gone", "uid": "gone"},
+                "pool": "h100",
+                "node": "h100-a",
+                "devices": [device],
+                "maxPrice": "1",
+                "planeNamespace": "team",
+                "origin": "order",  # else the scheduler gives back what no bid wants
+            },
+        }
+        await site.host.create(GPU_LEASE, lease, SPACE)
+        await site.lease_status("Pending", name="lease-7")
+        await site.settle(0.1)
+        (mirror,) = await site.all(site.plane, GPU_LEASE)
+        assert mirror["metadata"]["namespace"] == "team"
 
     stories(story)
 

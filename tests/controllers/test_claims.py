@@ -19,7 +19,7 @@ def scheduled(pod):
 def devices(count=1, device_class="gpu.nvidia.com", selectors=(), **more):
     exactly = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": count}
     if selectors:
-        exactly["selectors"] = [{"cel": {"expression": one}} for one in selectors]
+        exactly["selectors"] = [{"cel": {"expression": selector}} for selector in selectors]
     return {"devices": {"requests": [{"name": "gpus", "exactly": exactly}], **more}}
 
 
@@ -51,7 +51,7 @@ async def claim_pod(site, name="train", **reference):
 
 def given(claim):
     results = ((claim.get("status") or {}).get("allocation") or {}).get("devices", {})
-    return [one["device"] for one in results.get("results") or ()]
+    return [result["device"] for result in results.get("results") or ()]
 
 
 async def lease_two(site):
@@ -68,23 +68,25 @@ def test_a_template_becomes_a_claim_a_bid_and_an_allocation(stories):
         await fleet(site)
         match = [{"matchAttribute": "bidplane.dev/linkDomain"}]
         wide = 'device.attributes["bidplane.dev"].pcieLinkWidth == 16'
-        asked = devices(2, selectors=[wide], constraints=match)
-        template = {"metadata": {"name": "two"}, "spec": {"spec": asked}}
+        requested = devices(2, selectors=[wide], constraints=match)
+        template = {"metadata": {"name": "two"}, "spec": {"spec": requested}}
         await site.plane.create(RESOURCE_CLAIM_TEMPLATE, template, "default")
         await claim_pod(site, resourceClaimTemplateName="two")
         (bid,) = await site.all(site.host, BID)
         assert (bid["spec"]["gpus"], bid["spec"]["maxPrice"]) == (2, "1.00")
-        (made,) = await site.all(site.plane, RESOURCE_CLAIM)
+        (created,) = await site.all(site.plane, RESOURCE_CLAIM)
         pod = await site.pod()
         assert pod["status"]["resourceClaimStatuses"] == [
-            {"name": "mine", "resourceClaimName": made["metadata"]["name"]}
+            {"name": "mine", "resourceClaimName": created["metadata"]["name"]}
         ]
         await site.win()
         await site.settle(3)
         await site.settle(3)
-        (made,) = await site.all(site.plane, RESOURCE_CLAIM)
-        assert given(made) == ["gpu-0", "gpu-1"]
-        assert [one["uid"] for one in made["status"]["reservedFor"]] == [pod["metadata"]["uid"]]
+        (created,) = await site.all(site.plane, RESOURCE_CLAIM)
+        assert given(created) == ["gpu-0", "gpu-1"]
+        assert [user["uid"] for user in created["status"]["reservedFor"]] == [
+            pod["metadata"]["uid"]
+        ]
         assert (await site.pod())["spec"]["nodeName"] == "lease-1"
         (copy,) = await site.all(site.host, POD)
         (pinned,) = await site.all(site.host, RESOURCE_CLAIM)
@@ -95,9 +97,9 @@ def test_a_template_becomes_a_claim_a_bid_and_an_allocation(stories):
         assert copy["spec"]["containers"][0]["resources"]["claims"] == [{"name": "gpus"}]
         await site.run_host_pod("Succeeded")
         await site.settle(3)
-        (made,) = await site.all(site.plane, RESOURCE_CLAIM)
-        assert not given(made), "given back when the pod is over"
-        assert not (made.get("status") or {}).get("reservedFor")
+        (created,) = await site.all(site.plane, RESOURCE_CLAIM)
+        assert not given(created), "given back when the pod is over"
+        assert not (created.get("status") or {}).get("reservedFor")
 
     stories(story)
 
@@ -110,8 +112,10 @@ def test_two_pods_share_a_lease_and_no_device(stories):
             await claim(site, name, devices(1))
             await claim_pod(site, name, resourceClaimName=name)
             await site.settle(3)
-        held = {c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)}
-        assert held == {"one": ["gpu-0"], "two": ["gpu-1"], "three": []}
+        devices_by_claim = {
+            c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)
+        }
+        assert devices_by_claim == {"one": ["gpu-0"], "two": ["gpu-1"], "three": []}
         assert (await site.pod("one"))["spec"]["nodeName"] == "lease-1"
         assert (await site.pod("two"))["spec"]["nodeName"] == "lease-1"
         pinned = sorted(given(c) for c in await site.all(site.host, RESOURCE_CLAIM))
@@ -121,8 +125,10 @@ def test_two_pods_share_a_lease_and_no_device(stories):
         await site.plane.delete(POD, "one", "default", grace_seconds=0)
         await site.settle(3)
         await site.settle(3)
-        held = {c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)}
-        assert held == {"one": [], "two": ["gpu-1"], "three": ["gpu-0"]}
+        devices_by_claim = {
+            c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)
+        }
+        assert devices_by_claim == {"one": [], "two": ["gpu-1"], "three": ["gpu-0"]}
 
     stories(story)
 
@@ -142,12 +148,12 @@ def test_what_cannot_be_is_said(stories):
                 ("ClaimDoesNotFit", "lease first, with a Bid for 2 GPUs"),
             ),
         }
-        for name, (spec, (reason, words)) in cases.items():
+        for name, (spec, (reason, message)) in cases.items():
             await claim(site, name, spec)
             await claim_pod(site, name, resourceClaimName=name)
-            said = scheduled(await site.pod(name))
-            assert said["reason"] == reason, said
-            assert words in said["message"]
+            condition = scheduled(await site.pod(name))
+            assert condition["reason"] == reason, condition
+            assert message in condition["message"]
         await claim_pod(site, "nothing", resourceClaimName="nowhere")
         assert scheduled(await site.pod("nothing"))["reason"] == "ClaimNotFound"
         assert await site.all(site.host, BID) == []
@@ -162,9 +168,9 @@ def test_an_unknown_attribute_is_an_error_on_what_is_leased(stories):
         wants = 'device.attributes["bidplane.dev"].linkdomain == "x"'
         await claim(site, "odd", devices(selectors=[wants]))
         await claim_pod(site, "odd", resourceClaimName="odd")
-        said = scheduled(await site.pod("odd"))
-        assert said["reason"] == "BadClaim"
-        assert "did you mean bidplane.dev/linkDomain?" in said["message"]
+        condition = scheduled(await site.pod("odd"))
+        assert condition["reason"] == "BadClaim"
+        assert "did you mean bidplane.dev/linkDomain?" in condition["message"]
 
     stories(story)
 
@@ -174,21 +180,24 @@ def test_admin_access_is_for_namespaces_that_say_so(stories):
         await fleet(site)
         await lease_two(site)
         for name in ("work", "watch"):
-            asked = devices(2)
+            requested = devices(2)
             if name == "watch":
-                asked["devices"]["requests"][0]["exactly"]["adminAccess"] = True
-            await claim(site, name, asked)
+                requested["devices"]["requests"][0]["exactly"]["adminAccess"] = True
+            await claim(site, name, requested)
             await claim_pod(site, name, resourceClaimName=name)
-        said = scheduled(await site.pod("watch"))
-        assert said["reason"] == "BadClaim"
+        condition = scheduled(await site.pod("watch"))
+        assert condition["reason"] == "BadClaim"
         assert (
-            "resource.kubernetes.io/admin-access=true on the namespace default" in said["message"]
+            "resource.kubernetes.io/admin-access=true on the namespace default"
+            in condition["message"]
         )
         label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
         await site.plane.patch(NAMESPACE, "default", label)
         await site.settle(5)
-        held = {c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)}
-        assert held == {"work": ["gpu-0", "gpu-1"], "watch": ["gpu-0", "gpu-1"]}
+        devices_by_claim = {
+            c["metadata"]["name"]: given(c) for c in await site.all(site.plane, RESOURCE_CLAIM)
+        }
+        assert devices_by_claim == {"work": ["gpu-0", "gpu-1"], "watch": ["gpu-0", "gpu-1"]}
         assert (await site.pod("watch"))["spec"]["nodeName"] == "lease-1"
 
     stories(story)

@@ -15,9 +15,9 @@ from bidplane.api.kinds import (
     VOLUME_CLAIM,
 )
 from bidplane.controllers.copies import LOOK_SECONDS
-from bidplane.core.translation import host_name, tokens_name
-from bidplane.plane import accounts
-from bidplane.runtime.credentials import Tokens
+from bidplane.core.hosting.translation import host_name, tokens_name
+from bidplane.plane.identity import accounts
+from bidplane.runtime.identity.credentials import Tokens
 
 from .conftest import SPACE
 
@@ -27,8 +27,10 @@ VOLUME = {"name": "v", "configMap": {"name": "settings"}}
 
 
 async def copies(site, kind=CONFIG_MAP, name="settings"):
-    found = await site.host.list(kind, SPACE, labels=f"{labels.COPY}=true")
-    return [one for one in found.items if one["metadata"]["name"] == host_name("default", name)]
+    listing = await site.host.list(kind, SPACE, labels=f"{labels.COPY}=true")
+    return [
+        copy for copy in listing.items if copy["metadata"]["name"] == host_name("default", name)
+    ]
 
 
 async def second_pod(site, name, **spec):
@@ -56,7 +58,7 @@ def test_a_config_map_follows_its_original_while_a_pod_names_it(stories):
         await site.run_host_pod("Succeeded")
         await site.settle(A_LOOK)
         assert await copies(site) == [], "nobody names it, though its lease is there still"
-        assert [one["data"] for one in await site.all(site.plane, CONFIG_MAP)].count(
+        assert [config_map["data"] for config_map in await site.all(site.plane, CONFIG_MAP)].count(
             {"a": "9"}
         ) == 1, "the original stays"
 
@@ -93,8 +95,8 @@ def test_a_secret_that_is_made_later_or_anew_is_carried(stories):
         assert await copies(site, SECRET, "key") == [], "as on any node: what runs keeps it"
         await site.plane.create(SECRET, {**key, "stringData": {"k": "2"}}, "default")
         await site.settle(A_LOOK)
-        (again,) = await copies(site, SECRET, "key")
-        assert again["data"] != first["data"]
+        (recreated,) = await copies(site, SECRET, "key")
+        assert recreated["data"] != first["data"]
 
     stories(story)
 
@@ -137,8 +139,8 @@ def test_a_pod_has_a_token_its_own_plane_takes_and_it_is_renewed(stories):
         tokens = Tokens(b"t" * 32)
 
         async def shown():
-            held = await site.host.get(SECRET, tokens_name("default", "default"), SPACE)
-            ((key, text),) = held["data"].items()
+            secret = await site.host.get(SECRET, tokens_name("default", "default"), SPACE)
+            ((key, text),) = secret["data"].items()
             return key, msgspec.json.decode(f'"{text}"', type=bytes).decode()
 
         await site.running()
@@ -165,8 +167,8 @@ def test_a_pod_has_a_token_its_own_plane_takes_and_it_is_renewed(stories):
         await site.plane.delete(POD, "second", "default", grace_seconds=0)
         await site.plane.delete(POD, "train", "default", grace_seconds=0)
         await site.settle(A_LOOK)
-        found = await site.host.list(SECRET, SPACE, labels=f"{labels.COPY}=true")
-        assert not found.items
+        listing = await site.host.list(SECRET, SPACE, labels=f"{labels.COPY}=true")
+        assert not listing.items
 
     stories(story)
 
@@ -175,8 +177,8 @@ def test_a_pod_of_another_account_has_that_accounts_token(stories):
     async def story(site):
         await site.plane.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot"}}, "default")
         await site.running(serviceAccountName="robot")
-        held = await site.host.get(SECRET, tokens_name("default", "robot"), SPACE)
-        (text,) = held["data"].values()
+        secret = await site.host.get(SECRET, tokens_name("default", "robot"), SPACE)
+        (text,) = secret["data"].values()
         token = msgspec.json.decode(f'"{text}"', type=bytes).decode()
         assert Tokens(b"").claims(token)["sub"] == "system:serviceaccount:default:robot"
 
@@ -219,8 +221,12 @@ def test_a_volume_claim_outlives_its_pods_and_ends_with_its_original(stories):
         await site.plane.delete(POD, "train", "default", grace_seconds=0)
         await site.settle(2 * A_LOOK)
         assert await site.all(site.plane, VOLUME_CLAIM) == []
-        left = await site.all(site.host, VOLUME_CLAIM)
-        assert [one for one in left if not one["metadata"].get("deletionTimestamp")] == []
+        remaining = await site.all(site.host, VOLUME_CLAIM)
+        assert [
+            volume_claim
+            for volume_claim in remaining
+            if not volume_claim["metadata"].get("deletionTimestamp")
+        ] == []
 
     stories(story)
 

@@ -6,7 +6,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE
-from bidplane.core import requeue
+from bidplane.core.leases import requeue
 from bidplane.machinery.clock import rfc3339
 from bidplane.plane.call import Call, User
 from bidplane.plane.verbs.delete import DeleteOptions, delete
@@ -42,9 +42,9 @@ def test_an_evicted_pod_comes_back_and_bids_again(stories):
         first = await site.pod()
         await site.notice(30)
         await leave(site)
-        again = await site.pod()
-        assert again["metadata"]["uid"] != first["metadata"]["uid"]
-        assert requeue.evictions(again) == 1
+        successor = await site.pod()
+        assert successor["metadata"]["uid"] != first["metadata"]["uid"]
+        assert requeue.evictions(successor) == 1
         (bid,) = await site.all(site.host, BID)
         assert bid["spec"]["maxPrice"] == "2.10"
         assert await site.names(site.plane, POD_TEMPLATE) == []
@@ -136,9 +136,9 @@ def test_a_pod_that_was_bound_while_its_lease_ended_is_not_lost(stories):
         assert bound["spec"]["nodeName"] == "lease-1"
         await site.end_lease()
         await site.settle()
-        again = await site.pod()
-        assert again is not None
-        assert not again["spec"].get("nodeName")
+        successor = await site.pod()
+        assert successor is not None
+        assert not successor["spec"].get("nodeName")
         assert len(await site.all(site.host, BID)) == 1
 
     stories(story)
@@ -150,9 +150,9 @@ def test_a_pod_bound_to_a_node_that_is_gone_already_is_not_stuck(stories):
         pod = await site.pod()
         await site.plane.bind("default", "train", "lease-0", uid=pod["metadata"]["uid"])
         await site.settle()
-        again = await site.pod()
-        assert again["metadata"]["uid"] != pod["metadata"]["uid"]
-        assert not again["spec"].get("nodeName")
+        successor = await site.pod()
+        assert successor["metadata"]["uid"] != pod["metadata"]["uid"]
+        assert not successor["spec"].get("nodeName")
 
     stories(story)
 
@@ -188,8 +188,8 @@ def test_a_pod_that_ends_by_itself_before_it_is_deleted_does_not_come_back(stori
     async def story(site):
         await site.running()
         await site.pause()
-        kept = requeue.template(await site.pod())
-        await site.plane.create(POD_TEMPLATE, kept, "default")
+        template = requeue.template(await site.pod())
+        await site.plane.create(POD_TEMPLATE, template, "default")
         await site.resume()
         assert await site.names(site.plane, POD_TEMPLATE) != [], "the eviction may still follow"
         await site.run_host_pod("Succeeded")
@@ -205,11 +205,11 @@ def test_a_name_that_was_taken_meanwhile_is_left_to_its_new_owner(stories):
         await site.notice(30)
         await site.pause()
         await site.plane.delete(POD, "train", "default", grace_seconds=0)
-        taken = {
+        other_pod = {
             "metadata": {"name": "train"},
             "spec": {"containers": [{"name": "other", "image": "x"}]},
         }
-        await site.plane.create(POD, taken, "default")
+        await site.plane.create(POD, other_pod, "default")
         await site.resume()
         assert (await site.pod())["spec"]["containers"][0]["name"] == "other"
         assert await site.names(site.plane, POD_TEMPLATE) == []

@@ -26,9 +26,9 @@ async def won(site):
 async def say(site, claim, condition):
     """As the device's driver does."""
     stamp = "2026-01-01T00:00:00Z"
-    told = {"type": condition, "status": "True", "reason": "Said", "lastTransitionTime": stamp}
+    entry = {"type": condition, "status": "True", "reason": "Said", "lastTransitionTime": stamp}
     where = {"driver": "gpu.bidplane.dev", "pool": "h100-a", "device": "gpu-1"}
-    status = {"devices": [{**where, "conditions": [{**told, "message": ""}]}]}
+    status = {"devices": [{**where, "conditions": [{**entry, "message": ""}]}]}
     name = claim["metadata"]["name"]
     await site.host.patch(RESOURCE_CLAIM, name, {"status": status}, SPACE, subresource="status")
     await site.settle(2)
@@ -47,7 +47,7 @@ def test_the_pod_is_made_when_its_devices_are_prepared(stories):
         assert claim["status"]["allocation"]["allocationTimestamp"] == since, "not anew each look"
         await say(site, claim, "attached")
         (pod,) = await site.all(site.host, POD)
-        named = [one["resourceClaimName"] for one in pod["spec"]["resourceClaims"]]
+        named = [pod_claim["resourceClaimName"] for pod_claim in pod["spec"]["resourceClaims"]]
         assert named == [claim["metadata"]["name"]]
 
     stories(story)
@@ -59,15 +59,15 @@ def test_a_lease_whose_devices_cannot_be_prepared_is_given_back(stories, how):
         claim = await won(site)
         if how == "failed":
             await say(site, claim, "broken")
-            words = "h100-a/gpu-1 could not be prepared: broken"
+            expected = "h100-a/gpu-1 could not be prepared: broken"
         else:
             await site.settle(590)
             assert not (await site.lease())["metadata"].get("deletionTimestamp")
             await site.settle(15)
-            words = "h100-a/gpu-1 was not prepared in 600 s"
+            expected = "h100-a/gpu-1 was not prepared in 600 s"
         assert (await site.lease())["metadata"]["deletionTimestamp"], "the exchange is asked"
         assert await site.all(site.host, POD) == []
-        said = [one["message"] for one in await site.all(site.plane, EVENT)]
-        assert any(words in message for message in said), said
+        messages = [event["message"] for event in await site.all(site.plane, EVENT)]
+        assert any(expected in message for message in messages), messages
 
     stories(story)

@@ -6,8 +6,8 @@ from bidplane.api.kinds import BID
 
 async def lease_by_hand(site, **metadata):
     spec = {"gpus": 2, "maxPrice": "1.00"}
-    made = {"metadata": {"name": "mine", **metadata}, "spec": spec}
-    await site.plane.create(BID, made, "default")
+    manifest = {"metadata": {"name": "mine", **metadata}, "spec": spec}
+    await site.plane.create(BID, manifest, "default")
     await site.settle()
     await site.win()
     await site.settle()

@@ -17,11 +17,11 @@ from bidplane.api.kinds import AGENT, POOL, RESOURCE_SLICE
 from bidplane.core.market import RoundInput, clear_round
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.service import Exchange
-from bidplane.exchange.snapshot import Snapshot
+from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger, verify, wallets
 from bidplane.ledger.records import lease_id
 from bidplane.machinery.clock import SystemClock
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 
 from .fake_host import FakeHost
 from .words import PRICE, agent, bid, gpus, pool
@@ -51,8 +51,8 @@ def commits(path: Path, *, durable: bool) -> None:
     ledger.close()
 
 
-def world(leases: int, *, salt: str = "") -> Snapshot:
-    return Snapshot(
+def world(leases: int, *, salt: str = "") -> HostSnapshot:
+    return HostSnapshot(
         agents=tuple(agent(f"a{i}", refill=100_000) for i in range(10)),
         pools=(pool(),),
         devices=tuple(d for i in range(-(-leases // 8)) for d in gpus(8, node=f"n{i}")),

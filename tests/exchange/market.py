@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from bidplane.core.market import RoundInput
-from bidplane.exchange import inventory, opening
-from bidplane.exchange.engine import Engine, Report
-from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.exchange.engine import Engine, RoundReport
+from bidplane.exchange.round import inputs, inventory
+from bidplane.exchange.snapshot import BidView, HostSnapshot
 from bidplane.ledger import Ledger
 from bidplane.ledger.records import Lease, lease_id, wallet_of
 
@@ -21,7 +21,7 @@ class Market:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.now = 1_000_000.0
-        self.world = Snapshot(
+        self.world = HostSnapshot(
             agents=(agent("trainer"), agent("chat")), pools=(pool(),), devices=gpus(4)
         )
         self.ledger = Ledger.open(path, durable=False)
@@ -35,18 +35,18 @@ class Market:
     def change(self, **changes: Any) -> None:
         self.world = msgspec.structs.replace(self.world, **changes)
 
-    def round(self, *bids: BidView, after: float = 1.0, **changes: Any) -> Report:
+    def round(self, *bids: BidView, after: float = 1.0, **changes: Any) -> RoundReport:
         self.now += after
         if bids:
             self.change(bids=(*self.world.bids, *bids))
         self.change(**changes)
         return self.engine.run_round(self.world, self.now)
 
-    def claim(self, *bids: str, after: float = 1.0) -> Report:
+    def claim(self, *bids: str, after: float = 1.0) -> RoundReport:
         claimed = self.world.claimed | {lease_id(b) for b in bids}
         return self.round(claimed=claimed, after=after)
 
-    def leave(self, *bids: str, after: float = 1.0) -> Report:
+    def leave(self, *bids: str, after: float = 1.0) -> RoundReport:
         left = self.world.left | {lease_id(b) for b in bids}
         return self.round(left=left, after=after)
 
@@ -63,9 +63,9 @@ class Market:
     def engine_input(self) -> RoundInput:
         """What the market is given now."""
         with self.ledger.commit(round(self.now * 1000)) as commit:
-            standing = opening.standing_bids(commit, self.world)
-            shop = inventory.shop(self.world.pools, self.world.devices, standing)
-            return opening.round_input(commit, self.world, standing, shop)[0]
+            standing = inputs.standing_bids(commit, self.world)
+            shop = inventory.build_inventory(self.world.pools, self.world.devices, standing)
+            return inputs.round_input(commit, self.world, standing, shop)[0]
 
     def fund(self, pool: str = "h100") -> int:
         account = self.ledger.account(f"fund/{pool}")
@@ -74,7 +74,7 @@ class Market:
 
     def kept(self) -> list[Lease]:
         """What is kept for leases that move."""
-        return [lease for lease in self.ledger.live_leases() if lease.is_kept]
+        return [lease for lease in self.ledger.live_leases() if lease.is_reservation]
 
     def moved(self) -> Lease:
         (found,) = [lease for lease in self.ledger.live_leases() if lease.reason == "Moved"]

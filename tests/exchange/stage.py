@@ -9,11 +9,11 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POOL, RESOURCE_SLICE
-from bidplane.exchange.marks import lease_name
+from bidplane.exchange.round.conditions import lease_name
 from bidplane.exchange.service import Exchange
 from bidplane.ledger import Ledger, verify
 from bidplane.ledger.records import lease_id
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 
 from .fake_host import FakeHost, Killed
 

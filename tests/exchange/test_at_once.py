@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, RESOURCE_SLICE
-from bidplane.core.market.early import FILL_MILLISECONDS, MOST
+from bidplane.core.market.pricing.early import FILL_MILLISECONDS, MOST
 from bidplane.ledger.records import TransferKind
 
 from .stage import Stage, crash_at_every_write, play, settle, slice_spec

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api.lease import Phase
-from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round, preemption
+from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
+from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
 from bidplane.exchange.snapshot import AgentView
 from bidplane.ledger import wallets
@@ -179,7 +180,6 @@ def lot(name: str, domains: int = 1) -> Lot:
         name=name,
         base=100,
         posted=100,
-        fund=0,
         domains=tuple(
             Domain(name=f"{name}-{d}", size=8, free=tuple(f"{name}/{d}/{i}" for i in range(8)))
             for d in range(domains)

@@ -9,7 +9,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase, BidReason
-from bidplane.exchange.devices import device_views
+from bidplane.exchange.round.devices import device_views
 from bidplane.exchange.snapshot import bid_view
 from bidplane.ledger.records import TransferKind
 
@@ -90,7 +90,7 @@ def test_an_empty_wallet_waits_and_is_told_what_is_missing(market: Market) -> No
     market.change(agents=(agent("trainer", refill=0),))
     status = market.round(bid("b1", "trainer", 1, PRICE)).bids["b1"]
     assert (status.phase, status.reason) == (BidPhase.WAITING, BidReason.WALLET_TOO_SMALL)
-    assert status.message.startswith("the wallet is 0.06 credits short")
+    assert status.message.startswith("The wallet is 0.06 credits short")
     assert money_moved(market) == []
 
 

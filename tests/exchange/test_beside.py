@@ -9,9 +9,10 @@ import pytest
 
 from bidplane.api.bid import BidBeside, BidPhase, BidReason
 from bidplane.api.lease import Phase
-from bidplane.core.beside import Unpriced
+from bidplane.core.devices.companions import Unpriced
 from bidplane.exchange import snapshot
-from bidplane.exchange.marks import lease_marks
+from bidplane.exchange.projector import lease_object
+from bidplane.exchange.round.conditions import lease_marks
 from bidplane.exchange.snapshot import BidView, bid_view
 from bidplane.ledger import verify
 from bidplane.ledger.records import lease_id
@@ -65,6 +66,19 @@ def test_it_is_sold_where_the_nic_is_though_another_machine_is_tighter(rack: Mar
     assert rack.lease("b1").weight == 56, "a NIC is not paid for"
     record = find_round(rack.ledger, rack.ledger.last_round)
     assert replay(record).to_the_byte
+
+
+def test_the_lease_knows_it_also_when_its_bid_is_gone(rack: Market) -> None:
+    rack.round(wired("b1"), bid("b2", "chat", 1, PRICE))
+    rack.restart()
+    rack.round(bids=())
+    assert (rack.lease("b1").beside, rack.lease("b2").beside) == ((NIC,), ())
+    shown = msgspec.json.decode(msgspec.json.encode(lease_object(rack.lease("b1"))))
+    assert shown["spec"]["beside"] == [
+        {"deviceClass": DRIVER, "count": 1, "selectors": list(NIC.selectors)}
+    ]
+    rack.ledger.close()
+    assert verify(rack.path).is_sound
 
 
 def test_one_that_misses_it_is_void_and_nothing_was_charged(rack: Market) -> None:
@@ -171,7 +185,7 @@ def test_it_is_read_from_a_bid_and_holds_for_each_of_its_choices() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"oneNode": False}, "say oneNode, too"),
+        ({"oneNode": False}, "set oneNode, too"),
         ({"otherwise": [{"gpus": 2, "maxPrice": "1.00"}]}, "spec.otherwise[0]: beside"),
         ({"beside": [{**WRITTEN, "count": 33}]}, "32"),
     ],

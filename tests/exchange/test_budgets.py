@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from bidplane.api.agent import Strategy
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
-from bidplane.core.market.pacing import Pace
-from bidplane.core.market.strategy import Wish, offer
-from bidplane.exchange.desk import NoSale
+from bidplane.core.bidding.pacing import Pace
+from bidplane.core.bidding.strategy import StrategyInput, offer
+from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.snapshot import BidView, bid_view
 from bidplane.ledger import budgets, verify
 from bidplane.ledger.records import wallet_of
@@ -46,11 +46,12 @@ def used(market: Market, name: str = "trainer") -> budgets.Spent:
 
 def test_a_lease_ends_with_notice_before_its_budget_does(market: Market) -> None:
     budget = 5 * MINUTE
-    market.round(agents=(agent("trainer", refill=1000),), devices=gpus(1))
+    agents = (agent("trainer", refill=1000), agent("chat", refill=1000))
+    market.round(agents=agents, devices=gpus(1))
     market.round(limited("b1", "trainer", 1, budget))
     market.claim("b1")
     # As dear as it bids: a rival that offers just as much waits beside it.
-    market.round(bid("r", "trainer", 1, PRICE))
+    market.round(bid("r", "chat", 1, PRICE))
     for _ in range(400):
         market.round()
         now = used(market)
@@ -162,7 +163,7 @@ class Paced:
             return
         if self.market.ledger.lease_of_bid(self.uid) is not None:
             self.number += 1
-        wish = Wish(
+        wish = StrategyInput(
             value=10 * PRICE,
             weight=56,
             since=self.began,

@@ -10,7 +10,7 @@ import pytest
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.client.asking import quotes
-from bidplane.core.chain import CHAIN, Chain
+from bidplane.core.devices.chain import CHAIN, Chain
 from bidplane.exchange import views
 from bidplane.exchange.snapshot import PoolView, pool_view
 from bidplane.ledger import leases

@@ -22,9 +22,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from bidplane.api.lease import Phase
 from bidplane.api.money import rent as rent_of
-from bidplane.core.chain import CHAIN, Chain
+from bidplane.core.devices.chain import CHAIN, Chain
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import AgentView, DeviceView, Snapshot
+from bidplane.exchange.snapshot import AgentView, DeviceView, HostSnapshot
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import HoldState, Lease, TransferKind
 from bidplane.ledger.store import SqliteStore
@@ -80,7 +80,7 @@ class ExchangeMachine(RuleBasedStateMachine):
         self.made = 0
         self.verified = 0  # the commit after which all was replayed last
         self.budgets: dict[tuple[str, str], int] = {}
-        self.world = Snapshot(
+        self.world = HostSnapshot(
             agents=tuple(self.new_agent(name) for name in NAMES),
             # One pool is cheap, the other dear: in it, the poor run out of credits.
             pools=(
@@ -426,7 +426,9 @@ class ExchangeMachine(RuleBasedStateMachine):
             seconds = -(-(end - lease.active_at) // 1000) if lease.active_at else 0
             most = rent_of(lease.max_price, lease.weight, seconds)
             assert lease.charged <= max(lease.minimum, most)
-            void = lease.breached_at or lease.reason == "InventoryChanged"
+            # A win that was outranked before it was claimed is void, and pays nothing.
+            outranked = lease.reason == "Outbid" and not lease.active_at
+            void = lease.breached_at or lease.reason == "InventoryChanged" or outranked
             if lease.phase is Phase.RELEASED and not void:
                 least = rent_of(lease.max_price, lease.weight, 10)
                 assert lease.charged >= min(lease.minimum, least)
@@ -469,7 +471,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_for_who_moved_costs_nothing(self) -> None:
         for lease in self.leases():
-            if lease.is_kept:
+            if lease.is_reservation:
                 assert (lease.charged, lease.minimum) == (0, 0)
                 moved = self.ledger.lease(lease.moved_from)
                 assert moved is not None

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 
 from bidplane.api import exchange as api
+from bidplane.api.lease import Origin
 from bidplane.api.money import parse_credits
 from bidplane.core.market import RoundInput, clear_round
-from bidplane.core.scheduling.seen import is_order
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.http import ExchangeApp, News
-from bidplane.exchange.snapshot import Snapshot
+from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger, wallets
 from bidplane.ledger.records import lease_id
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.identity.credentials import Identity, Tokens
 
 from .words import PRICE, agent, bid, gpus, pool
 
@@ -51,7 +51,7 @@ class Site:
             desk=self.engine.desk,
             cap_of=self.caps.get,
         )
-        self.world = Snapshot(
+        self.world = HostSnapshot(
             agents=(agent("trainer"), agent("chat")),
             pools=(pool(),),
             devices=gpus(4),
@@ -173,7 +173,7 @@ def test_the_token_of_one_agent_with_the_name_of_another_is_dead(site: Site) -> 
 def test_a_statement_adds_up(site: Site) -> None:
     site.round(NOW, left=frozenset({lease_id("b1")}))
     body = site.ask("trainer", "wallets/trainer/statement")[1]
-    found = msgspec.json.decode(body, type=api.Statement)
+    found = msgspec.json.decode(body, type=api.StatementView)
     assert [line.kind for line in found.lines] == ["refill", "rent", "levy"]
     assert sum(float(line.amount) for line in found.lines) == pytest.approx(float(found.balance))
     assert found.lines[-1].balance == found.balance == "9.98"
@@ -221,14 +221,17 @@ def test_an_agent_sees_its_own_leases(site: Site) -> None:
     assert len(msgspec.json.decode(site.ask("host", "leases")[1])["leases"]) == 1
 
 
-def lines(body: bytes) -> list[api.Round]:
-    return [msgspec.json.decode(line, type=api.Round) for line in body.splitlines()]
+def lines(body: bytes) -> list[api.RoundSummary]:
+    return [msgspec.json.decode(line, type=api.RoundSummary) for line in body.splitlines()]
 
 
 def test_rounds_show_an_agent_its_own_outcomes(site: Site) -> None:
     first = lines(site.ask("chat", "rounds")[1])[0]
     assert [(o.agent, o.event, o.offer) for o in first.outcomes] == [("chat", "Lost", "1.80")]
-    assert first.outcomes[0].message == "1.80 was not enough; 3.600001 would have won"
+    assert first.outcomes[0].message == (
+        "Outbid: your maximum of 1.80 credits per GPU-hour lost to 3.61. To win now, set"
+        " bidplane.dev/max-price to 3.61."
+    )
     assert first.bids == 2
     everything = lines(site.ask("host", "rounds")[1])[0]
     assert {o.agent for o in everything.outcomes} == {"trainer", "chat"}
@@ -238,7 +241,7 @@ def test_rounds_show_an_agent_its_own_outcomes(site: Site) -> None:
 
 
 def test_rounds_can_be_followed(site: Site) -> None:
-    async def follow() -> list[api.Round]:
+    async def follow() -> list[api.RoundSummary]:
         body = bytearray()
         stop = asyncio.Event()
         arrived: asyncio.Queue[None] = asyncio.Queue()
@@ -308,7 +311,8 @@ def test_why_a_bid_won_or_lost_is_told_to_its_agent_and_to_owners(site: Site) ->
 
     lost = explain("chat", "b2")
     assert (lost.event, lost.reason, lost.offer) == ("Lost", "Outbid", "1.80")
-    assert lost.message == f"1.80 was not enough; {lost.price_to_win} would have won"
+    assert lost.message.startswith("Outbid: your maximum of 1.80 credits per GPU-hour lost to 3.61")
+    assert lost.price_to_win == "3.600001"
     # Four GPUs for an hour, at the least that would have won.
     assert parse_credits(lost.cost_per_hour) == 4 * parse_credits(lost.price_to_win)
     won = explain("host", "b1")
@@ -339,17 +343,17 @@ def test_a_transfer_that_cannot_be_is_refused_by_name(site: Site) -> None:
     head = site.ledger.head
     site.caps["uid-chat"] = 1
     for to, amount, reason in (
-        ("chat", "1", "OverCap"),
+        ("chat", "1", "NotTransferred"),
         ("chat", "0", "NotAnAmount"),
         ("chat", "-1", "BadRequest"),
         ("chat", "a lot", "BadRequest"),
         ("trainer", "1", "SameWallet"),
-        ("nobody", "1", "NotFound"),
+        ("nobody", "1", "NotTransferred"),
         ("chat", "99999", "WalletTooSmall"),
     ):
         assert refusal(transfer(site, "trainer", "trainer", to, amount))[1] == reason
     del site.caps["uid-chat"]  # not known to the host: nothing says what it may carry over
-    assert refusal(transfer(site, "trainer", "trainer", "chat", "1"))[1] == "NotFound"
+    assert refusal(transfer(site, "trainer", "trainer", "chat", "1"))[1] == "NotTransferred"
     assert refusal(transfer(site, "trainer", "trainer", "chat", "1", key=""))[1] == "BadRequest"
     assert site.ledger.head == head
 
@@ -363,7 +367,8 @@ def test_an_order_over_http_is_filled_or_refused_by_name(site: Site) -> None:
     assert code == 200
     bought = msgspec.json.decode(answer, type=api.Order)
     assert (bought.pool, bought.max_price) == ("h100", "1.00")
-    assert is_order(bought.bid), "what a pod names to run on it"
+    (row,) = [row for row in site.ledger.live_leases() if row.bid_name == bought.bid]
+    assert (row.origin, row.bid_name) == (Origin.ORDER, bought.bid), "what a pod names to run on it"
     code, answer = site.ask("chat", "leases")
     assert [lease.name for lease in msgspec.json.decode(answer, type=api.Leases).leases] == [
         bought.lease

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from bidplane.api.kinds import GPU_LEASE, RESOURCE_SLICE
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
-from bidplane.core.market import RoundInput, preemption
+from bidplane.core.market import RoundInput
+from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
 from bidplane.errors import UserError
 from bidplane.exchange.projector import lease_status
@@ -27,7 +28,7 @@ from bidplane.kube.client import Object
 from bidplane.ledger.records import lease_id
 from bidplane.ledger.rounds import explain_bid, replay
 from bidplane.machinery.clock import rfc3339
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 from bidplane.telemetry.model import Counters
 
 from .market import Market

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bidplane.exchange.desk import NoSale
 from bidplane.exchange.engine import Engine
+from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.snapshot import BidView
 from bidplane.exchange.views import explanation
 from bidplane.ledger import Ledger
@@ -111,7 +111,7 @@ def test_parts_of_a_gpu_are_cut_from_one(floating: Market) -> None:
         instant("b1", deadline=1),
         instant("b1", problem="maxPrice: 'x' is not a price"),
         instant("b1", selector="true"),
-        instant("b1", distinct="uuid"),
+        instant("b1", distinct_attribute="uuid"),
         instant("b1", pool="nowhere"),
         instant("b1", share="1g.10gb"),
         instant("b1", otherwise=(instant("b1", gpus=2),)),

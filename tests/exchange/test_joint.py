@@ -12,8 +12,8 @@ from bidplane.api.lease import Phase
 from bidplane.exchange.projector import lease_object
 from bidplane.exchange.snapshot import BidView, PoolView, bid_view
 from bidplane.ledger import verify
+from bidplane.ledger.reports.statement import statement
 from bidplane.ledger.rounds import explain_bid, find_round, replay
-from bidplane.ledger.statement import statement
 
 from .market import Market
 from .words import CREDIT, MILLI, PRICE, agent, bid, gpus, pool
@@ -81,19 +81,23 @@ def test_each_of_its_blocks_is_a_node(both: Market) -> None:
 
 
 def test_without_room_in_one_of_them_it_waits_and_is_told_where(both: Market) -> None:
-    both.round(bid("a", "chat", 1, PRICE, pool="l40"))
+    protected = msgspec.structs.replace(bid("a", "chat", 1, PRICE, pool="l40"), term_seconds=100)
+    both.round(protected)
+    both.claim("a")
     report = both.round(joint("b1", "trainer", HALF, ("h100", 8), ("l40", 1)))
     said = report.bids["b1"]
     assert (said.phase, said.reason) == (BidPhase.WAITING, BidReason.NO_FREE_BLOCK)
-    assert said.message == (
-        "no price would have won 8 GPUs in h100 and 1 GPU in l40, all or none, now: 1 GPU in l40"
-        " cannot be freed; the bid stands"
+    assert said.message.startswith(
+        "No price wins 8 GPUs in h100 and 1 GPU in l40, all or none, now: 1 GPU in l40 cannot be"
+        " had, since 1 GPU is held for a term, until "
     )
     both.claim("a", after=120)
     report = both.round(after=1)
     said = report.bids["b1"]
     assert said.reason is BidReason.OUTBID
-    assert said.message.startswith("1.80 was not enough for 8 GPUs in h100 and 1 GPU in l40")
+    assert said.message.startswith(
+        "Outbid: your maximum of 1.80 credits per GPU-hour for 8 GPUs in h100 and 1 GPU in l40"
+    )
     found = explain_bid(both.ledger, "b1")
     assert found is not None
     assert "1 GPU in l40 went to others" in found.sentence
@@ -101,6 +105,16 @@ def test_without_room_in_one_of_them_it_waits_and_is_told_where(both: Market) ->
     report = both.leave("a")
     assert report.bids["b1"].phase is BidPhase.WON
     sound(both)
+
+
+def test_a_bid_that_only_its_own_agents_leases_keep_out_is_told_of_which_gpus(both: Market) -> None:
+    both.round(bid("a", "trainer", 8, PRICE, pool="h100"))
+    both.claim("a")
+    report = both.round(joint("b1", "trainer", HALF, ("h100", 8), ("l40", 1)))
+    assert report.bids["b1"].message.startswith(
+        "No price wins 8 GPUs in h100 and 1 GPU in l40, all or none, now: 8 GPUs in h100 and 1 GPU"
+        " in l40 cannot be had, since lease-"
+    )
 
 
 def test_its_levy_is_each_pools_by_how_much_it_has_of_it(both: Market) -> None:
@@ -193,7 +207,9 @@ def test_no_machine_that_has_all_is_a_refusal(both: Market) -> None:
 
 
 def test_either_all_of_it_or_something_else(both: Market) -> None:
-    both.round(bid("a", "chat", 1, PRICE, pool="l40"))
+    protected = msgspec.structs.replace(bid("a", "chat", 1, PRICE, pool="l40"), term_seconds=600)
+    both.round(protected)
+    both.claim("a")
     made = joint("b1", "trainer", HALF, ("h100", 8), ("l40", 1))
     instead = bid("b1", "trainer", 4, HALF, pool="h100")
     report = both.round(msgspec.structs.replace(made, otherwise=(instead,)))
@@ -282,10 +298,8 @@ def written(**spec: Any) -> BidView:
 def test_a_bid_says_what_it_needs_beside() -> None:
     made = written(pool="h100", also=[{"gpus": 8, "blocks": 2, "pool": "l40"}])
     assert not made.problem
-    assert [(n.pool, n.gpus, n.blocks, n.price) for n in made.needs] == [
-        ("h100", 8, 1, 4 * CREDIT),
-        ("l40", 8, 2, 4 * CREDIT),
-    ]
+    assert made.price == 4 * CREDIT
+    assert [(n.pool, n.gpus, n.blocks) for n in made.needs] == [("h100", 8, 1), ("l40", 8, 2)]
 
 
 @pytest.mark.parametrize(
@@ -293,7 +307,7 @@ def test_a_bid_says_what_it_needs_beside() -> None:
     [
         ({"gpus": 1, "share": "1/2", "also": [{"gpus": 1}]}, "bid for it alone"),
         ({"gpus": 1, "share": "1/2", "oneNode": True}, "bid for it alone"),
-        ({"oneNode": True, "also": [{"gpus": 1, "blocks": 2}]}, "say it once"),
+        ({"oneNode": True, "also": [{"gpus": 1, "blocks": 2}]}, "set it once"),
         ({"also": [{"gpus": 1000, "blocks": 2}]}, "2008 GPUs; the most is 1024"),
         ({"blocks": 100, "oneNode": True, "also": [{"gpus": 4}]}, "1200 GPUs; the most is 1024"),
         ({"also": [{"gpus": 0}]}, "Expected `int` >= 1"),

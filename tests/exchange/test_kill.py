@@ -17,7 +17,7 @@ WORKER = """
 import sys
 from pathlib import Path
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import Snapshot
+from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger
 from exchange.words import PRICE, agent, bid, gpus, pool
 
@@ -30,7 +30,7 @@ while True:
     now += 7
     n = ledger.head.sequence
     names = ("ann", "bob", "carl")
-    world = Snapshot(
+    world = HostSnapshot(
         agents=tuple(agent(name, refill=1000) for name in names),
         pools=(pool(),),
         devices=gpus(8),

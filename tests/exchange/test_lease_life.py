@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
-from bidplane.core.market import preemption
-from bidplane.core.market.early import MOST, Bucket, fee
+from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
-from bidplane.exchange import opening
+from bidplane.core.market.pricing.early import MOST, Bucket, fee
+from bidplane.exchange.round import inputs
 from bidplane.exchange.snapshot import BidView
 from bidplane.ledger import verify
 from bidplane.ledger.records import REVENUE, TransferKind, wallet_of
@@ -81,7 +81,7 @@ def test_with_a_term_one_competes_with_less(market: Market) -> None:
     report = market.round(plain, with_term(bid("b2", "chat", 4, 2 * PRICE), 60))
     assert report.bids["b1"].phase is BidPhase.WON
     assert report.bids["b2"].price_to_win in ("9.00", "9.000002")  # a tie may go either way
-    assert "would have won" in report.bids["b2"].message
+    assert "To win now, set" in report.bids["b2"].message
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**9))
@@ -213,17 +213,17 @@ def test_a_start_is_counted_once_and_only_of_a_lease_that_runs(heavy: Market) ->
 
 def test_the_bids_of_an_owner_share_their_age(monkeypatch: pytest.MonkeyPatch) -> None:
     old = [bid(f"b{n}", name, 1, PRICE, created=n) for n, name in enumerate("aabc", start=1)]
-    owners = {"a": "ann", "b": "ann", "c": "carl"}
-    ages = opening._ages(old, owners, 1000 * 1800 * 10)
+    owners = [agent("a", owner="ann"), agent("b", owner="ann"), agent("c", owner="carl")]
+    ages = inputs._ages(old, owners, 1000 * 1800 * 10)
     assert [ages[f"b{n}"] for n in (1, 2, 3, 4)] == [512, 256, 170, 512]
-    monkeypatch.setattr(opening, "STANDING_MOST", 2)
-    assert "b3" not in opening._ages(old, owners, 0)
+    monkeypatch.setattr(inputs, "STANDING_MOST", 2)
+    assert "b3" not in inputs._ages(old, owners, 0)
 
 
 def test_an_owner_with_too_many_bids_waits_with_the_newest(
     market: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "STANDING_MOST", 1)
+    monkeypatch.setattr(inputs, "STANDING_MOST", 1)
     report = market.round(
         bid("b1", "trainer", 4, PRICE, created=1), bid("b2", "trainer", 4, PRICE, created=2)
     )

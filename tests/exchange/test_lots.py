@@ -10,8 +10,8 @@ import pytest
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
 from bidplane.core.market import lots
-from bidplane.exchange import inventory
-from bidplane.exchange.devices import DeviceView, device_views
+from bidplane.exchange.round import inventory
+from bidplane.exchange.round.devices import DeviceView, device_views
 from bidplane.exchange.snapshot import BidView, pool_view
 from bidplane.ledger.records import lease_id
 
@@ -115,7 +115,7 @@ def test_a_selector_that_would_split_too_often_is_too_fine(market: Market) -> No
 def test_what_all_devices_of_a_block_have_in_common_can_be_asked_for(market: Market) -> None:
     devices = machine("n1", numaNode=[0, 0, 1, 1])
     asked = [
-        msgspec.structs.replace(bid(f"b{n}", "trainer", 2, PRICE), match=match)
+        msgspec.structs.replace(bid(f"b{n}", "trainer", 2, PRICE), match_attribute=match)
         for n, match in enumerate([("bidplane.dev/linkDomain",), ("numaNode",)])
     ]
     report = market.round(*asked, devices=devices, pools=(pool(),))
@@ -128,7 +128,7 @@ def test_what_all_devices_of_a_block_have_in_common_can_be_asked_for(market: Mar
 
 
 def test_devices_that_must_differ_are_not_sold(market: Market) -> None:
-    made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), distinct="numaNode")
+    made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), distinct_attribute="numaNode")
     report = market.round(made, devices=machine("n1", numaNode=[0, 1]), pools=(pool(),))
     assert report.bids["b1"].reason is BidReason.CONSTRAINT_NOT_SOLD
 
@@ -174,14 +174,14 @@ def test_a_tainted_device_is_not_sold_and_its_holder_keeps_it(market: Market) ->
     assert market.ledger.lease(lease_id("b2")) is not None
 
 
-def test_the_shop_is_kept_while_the_same_things_are_for_sale() -> None:
-    shelves, devices = inventory.Shelves(), machine("n1", numaNode=[0, 0, 1, 1])
+def test_the_inventory_is_kept_while_the_same_devices_are_for_sale() -> None:
+    cache, devices = inventory.InventoryCache(), machine("n1", numaNode=[0, 0, 1, 1])
     plain, picky = bid("b1", "trainer", 2, PRICE), bid("b2", "chat", 2, PRICE)
-    first = shelves.shop((pool(),), devices, [plain], {})
-    assert shelves.shop((pool(),), tuple(devices), [], {}) is first
-    split = shelves.shop((pool(),), devices, [plain, selecting(picky, ON_NODE_0)], {})
+    first = cache.get((pool(),), devices, [plain], {})
+    assert cache.get((pool(),), tuple(devices), [], {}) is first
+    split = cache.get((pool(),), devices, [plain, selecting(picky, ON_NODE_0)], {})
     assert len(split.stocks) == 2
-    fewer = shelves.shop((pool(),), devices[1:], [plain], {})
+    fewer = cache.get((pool(),), devices[1:], [plain], {})
     assert [stock.devices for stock in fewer.stocks] == [3]
     cut = (parted(pool()),)
-    assert [bool(stock.leaves) for stock in shelves.shop(cut, devices[1:], [], {}).stocks] == [True]
+    assert [bool(stock.leaves) for stock in cache.get(cut, devices[1:], [], {}).stocks] == [True]

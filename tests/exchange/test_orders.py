@@ -9,7 +9,7 @@ import pytest
 
 from bidplane.api.lease import Phase
 from bidplane.core.market import clear_round
-from bidplane.exchange.desk import NoSale
+from bidplane.exchange.instantsales import NoSale
 from bidplane.ledger.records import Lease, wallet_of
 
 from .market import Market

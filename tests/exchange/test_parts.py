@@ -7,10 +7,10 @@ import pytest
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
-from bidplane.core.mig import Profile, Slot
-from bidplane.core.topology import Gpu, Machine
-from bidplane.exchange.desk import NoSale
-from bidplane.exchange.inventory import shop
+from bidplane.core.devices.mig import Profile, Slot
+from bidplane.core.devices.topology import Gpu, Machine
+from bidplane.exchange.instantsales import NoSale
+from bidplane.exchange.round.inventory import build_inventory
 from bidplane.exchange.snapshot import take
 from bidplane.ledger.records import Lease, wallet_of
 from bidplane.node.inventory.slices import slices_of
@@ -258,13 +258,13 @@ def test_a_card_no_table_has_is_sold_as_it_says_itself() -> None:
         nodes=(),
     )
     assert seen.cards == {"GPU-0": said}
-    (stock,) = shop(seen.pools, seen.devices, cards=seen.cards).stocks
+    (stock,) = build_inventory(seen.pools, seen.devices, cards=seen.cards).stocks
     assert stock.problem == ""
     assert [(leaf.name, leaf.weight, leaf.starts, leaf.span) for leaf in stock.leaves] == [
         ("2g.48gb", 28, (0,), 2),
         ("1g.24gb", 14, (3,), 1),
     ]
-    (blind,) = shop(seen.pools, seen.devices).stocks
+    (blind,) = build_inventory(seen.pools, seen.devices).stocks
     assert "no GPU with 103 GB is known to have MIG" in blind.problem
 
 
@@ -280,5 +280,5 @@ def test_cards_of_the_table_are_not_asked_every_second() -> None:
         nodes=(),
     )
     assert seen.cards == {}
-    (stock,) = shop(seen.pools, seen.devices).stocks
+    (stock,) = build_inventory(seen.pools, seen.devices).stocks
     assert [leaf.name for leaf in stock.leaves] == ["1g.10gb"]

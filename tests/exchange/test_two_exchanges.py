@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bidplane.bench import postgres
+from bidplane.bench.support import postgres
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import Snapshot
+from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger, verify
 
 from .words import PRICE, agent, bid, gpus, parted, pool
@@ -31,7 +31,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path | str
 
 def test_two_exchanges_on_one_ledger_sell_nothing_twice(place: Path | str) -> None:
     """Each round is one transaction that begins with what is there: the second finds it sold."""
-    world = Snapshot(
+    world = HostSnapshot(
         agents=(agent("ann", refill=1000), agent("bob", refill=1000)),
         pools=(parted(pool()),),
         devices=gpus(2),

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.lease import Device
-from bidplane.core.topology import Gpu, Machine
-from bidplane.exchange.devices import device_views
-from bidplane.exchange.using import Watch
+from bidplane.api.lease import DeviceRef
+from bidplane.core.devices.topology import Gpu, Machine
+from bidplane.exchange.round.devices import device_views
+from bidplane.exchange.round.usage import UsageWatch
 from bidplane.kube.client import Object
 from bidplane.ledger.records import Lease
 from bidplane.node.inventory.slices import slices_of
@@ -21,7 +21,7 @@ from bidplane.telemetry.model import Counters
 CARD = Gpu(index=0, uuid="GPU-0", product="H100", memory=80 << 30, mig=True)
 SLICES = slices_of(Machine(name="n1", gpus=(CARD,)))
 NODE = {"metadata": {"name": "n1"}}
-GPU = Device(node="n1", driver="gpu.bidplane.dev", pool="n1", name="gpu-0")
+GPU = DeviceRef(node="n1", driver="gpu.bidplane.dev", pool="n1", name="gpu-0")
 
 
 def lease(id: str, share: str = "", slots: tuple[int, ...] = ()) -> Lease:
@@ -77,7 +77,7 @@ def idle(leases: Sequence[Lease], counters: Sequence[Counters], claims: Sequence
         async def read(nodes: Sequence[Object]) -> Sequence[Counters]:
             return counters
 
-        watch = Watch(read)
+        watch = UsageWatch(read)
         for at in range(0, 600, 15):
             await watch.look(
                 leases,

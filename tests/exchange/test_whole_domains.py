@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from bidplane.api.kinds import BID
-from bidplane.core.asks import problems
-from bidplane.core.lease import Event
-from bidplane.exchange.desk import is_instant
+from bidplane.core.bidding.asks import problems
+from bidplane.core.leases.lifecycle import LeaseEvent
+from bidplane.exchange.instantsales import is_instant
 from bidplane.exchange.snapshot import BidView
 from bidplane.ledger import leases
 from bidplane.ledger.rounds import explain_bid
@@ -103,7 +103,7 @@ def test_a_raise_is_for_all_of_it(fours: Market) -> None:
 def test_it_goes_with_nothing_else(more: dict[str, Any]) -> None:
     spec = {"gpus": 1, "maxPrice": "1.00", "wholeDomain": True, **more}
     found = problems(BID, {"metadata": {"name": "x"}, "spec": spec})
-    assert any("wholeDomain is a link domain by itself" in one for one in found)
+    assert any("wholeDomain asks for a whole link domain" in one for one in found)
 
 
 def test_who_moves_takes_up_a_whole_domain_again(market: Market) -> None:
@@ -115,9 +115,9 @@ def test_who_moves_takes_up_a_whole_domain_again(market: Market) -> None:
     market.claim("x")
     moved = market.lease("x")
     with market.ledger.commit(round(market.now * 1000) + 1000) as commit:
-        leases.notice(commit, moved.id, Event.MOVED)
+        leases.notice(commit, moved.id, LeaseEvent.MOVED)
         other = tuple(d.device for d in market.world.devices if d.device.node != moved.node)
-        leases.keep(commit, moved.id, domain=f"{other[0].node}/nvlink-0", devices=other)
+        leases.reserve_devices(commit, moved.id, domain=f"{other[0].node}/nvlink-0", devices=other)
     market.now += 2
     market.leave("x")
     market.round(bids=(all_of_one("again", "a"),))

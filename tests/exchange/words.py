@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from bidplane.api.lease import Device
+from bidplane.api.lease import DeviceRef
 from bidplane.api.pool import Divides
-from bidplane.core.mig import Slot
-from bidplane.exchange.devices import DeviceView
+from bidplane.core.devices.mig import Slot
+from bidplane.exchange.round.devices import DeviceView
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView
 from bidplane.ledger.leases import Terms
 
@@ -47,7 +47,7 @@ def pool(name: str = "h100", *, floor: int = 100_000, notice: int = 30) -> PoolV
 def gpus(count: int, *, node: str = "n1", product: str = "H100") -> tuple[DeviceView, ...]:
     return tuple(
         DeviceView(
-            device=Device(node=node, driver="gpu.bidplane.dev", pool=node, name=f"gpu-{i}"),
+            device=DeviceRef(node=node, driver="gpu.bidplane.dev", pool=node, name=f"gpu-{i}"),
             product=product,
             domain=f"{node}/nvlink-0",
         )

@@ -255,8 +255,8 @@ def test_a_watch_gives_events_until_the_server_ends_it():
         async with Server(chunks=halves) as it:
             return await events(it.client), it.requests
 
-    seen, ((_, path, _, _),) = asyncio.run(story())
-    assert [event.type for event in seen] == ["ADDED", "BOOKMARK", "DELETED"]
+    received, ((_, path, _, _),) = asyncio.run(story())
+    assert [event.type for event in received] == ["ADDED", "BOOKMARK", "DELETED"]
     assert "watch=true&resourceVersion=5&allowWatchBookmarks=true" in path
 
 

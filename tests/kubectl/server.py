@@ -13,11 +13,11 @@ import uvicorn
 
 from bidplane.api import crds
 from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.http.server.connection import HttpConnection
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.runtime.clientcerts import Signer
-from bidplane.runtime.connection import Connection
-from bidplane.runtime.credentials import HOST_PLANE, Identity, Tokens
+from bidplane.runtime.identity.clientcerts import Signer
+from bidplane.runtime.identity.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.wiring.controllers import Controllers
 
@@ -60,7 +60,7 @@ async def main(folder: Path) -> None:
         ssl_keyfile=str(key),
         ssl_ca_certs=str(folder / "ca.crt"),
         ssl_cert_reqs=ssl.CERT_OPTIONAL,
-        http=Connection,
+        http=HttpConnection,
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,

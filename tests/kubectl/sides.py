@@ -37,13 +37,15 @@ _BLANKED: tuple[tuple[str, str], ...] = (
     (r"[WIE]\d{4} \d\d:\d\d:\d\d\.\d+\s+\d+ ", "LOG "),
     (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", "TIME"),
     (r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}", "TIME"),
-    (r"\b\d+(s|ms|m\d*s?)\b", "AGE"),
-    (r"\(x\d+ over AGE\)", ""),
-    # In front of a space or a sign, so that what is long by nature stays.
+    # Generated names first: a suffix such as 22m5s reads like an age. In front of a space or a
+    # sign, so that what is long by nature stays.
     (rf"-{_RANDOM}{{8,10}}-{_RANDOM}{{5}}\b", "-HASH-POD"),
     (rf"-{_RANDOM}{{8,10}}\b", "-HASH"),
     (rf"pod-template-hash(=|: |\":\"){_RANDOM}+", "pod-template-hash"),
     (rf"\b([a-z]+)-{_RANDOM}{{5}}\b", r"\1-POD"),
+    # Nor is an age part of a name.
+    (r"(?<![\w-])\d+(s|ms|m\d*s?)\b", "AGE"),
+    (r"\(x\d+ over AGE\)", ""),
     (r"https://127\.0\.0\.1:\d+(/planes/agent)?", "SERVER"),
     (r"[ \t]+", " "),
     (r"(?m) $", ""),
@@ -85,7 +87,7 @@ class Side:
         self._watching: subprocess.Popen[str] | None = None
         self._seen: queue.Queue[str] = queue.Queue()
         for name, text in files.items():
-            (folder / name).write_text(text)
+            (folder / name).write_text(re.sub(r"\bNS\b", namespace, text))
         (folder / "editor").write_text("#!/bin/sh\nsed -i 's/k: v/k: edited/' \"$1\"\n")
         (folder / "editor").chmod(0o755)
 

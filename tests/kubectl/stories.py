@@ -8,6 +8,39 @@ kind: ConfigMap
 metadata: {name: one, labels: {set: x, tier: web}, annotations: {note: "1"}}
 data: {k: v, l: w}
 """
+LIST = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {k: v}}
+- {apiVersion: v1, kind: ConfigMap, metadata: {name: two}, data: {k: v}}
+"""
+WIDGET = "{apiVersion: nope.test/v1, kind: Widget, metadata: {name: one}}"
+LEASE = """
+apiVersion: coordination.k8s.io/v1
+kind: Lease
+metadata: {name: held}
+spec: {holderIdentity: me, renewTime: "yesterday"}
+"""
+POLICY = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: few-keys}
+spec:
+  matchConstraints:
+    resourceRules:
+    - {apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [configmaps]}
+  validations: [{expression: "object.data.size() < 2", message: too many keys}]
+"""
+BINDING = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: few-keys}
+spec:
+  policyName: few-keys
+  validationActions: [Deny]
+  matchResources: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: NS}}}
+"""
 TWO = MAP.replace("name: one", "name: two").replace("tier: web", "tier: db").replace(", l: w", "")
 DEPLOYMENT = """
 apiVersion: apps/v1
@@ -188,6 +221,16 @@ labels: [{pairs: {by: kustomize}}]
 """
 
 FILES = {
+    "list.yaml": LIST,
+    "widget.yaml": WIDGET,
+    "corewidget.yaml": WIDGET.replace("nope.test/v1", "v1"),
+    "badbytes.yaml": MAP.replace("name: one", "name: bad").replace(
+        "data:", 'binaryData: {x: "!!"}\ndata:'
+    ),
+    "badlease.yaml": LEASE,
+    "space.yaml": "{apiVersion: v1, kind: Namespace, metadata: {name: NS-b}}",
+    "policy.yaml": POLICY,
+    "binding.yaml": BINDING,
     "placed.yaml": DEPLOYMENT.replace(
         "    spec:\n      cont", "    spec:\n      nodeName: placed\n      cont"
     ),
@@ -216,6 +259,51 @@ FILES = {
 }
 
 STORIES: dict[str, list[str]] = {
+    "lists and kinds that are not served": [
+        "apply -f list.yaml",
+        "apply -f list.yaml",
+        "edit configmap one two",
+        "get configmap one two -o jsonpath={.items[*].data.k}",
+        "diff -f list.yaml",
+        "delete -f list.yaml",
+        "create -f list.yaml --dry-run=server",
+        "apply -f widget.yaml",
+        "create -f widget.yaml",
+        "replace -f widget.yaml",
+        "apply -f corewidget.yaml",
+        "apply --server-side -f widget.yaml",
+        "delete -f widget.yaml",
+    ],
+    "values of the wrong type": [
+        "apply -f badbytes.yaml",
+        "create -f badlease.yaml",
+        "create deployment web --image=w:1 --replicas=0",
+        "scale deployment web --replicas=3000000000",
+        "apply --server-side -f badbytes.yaml",
+        "get configmap bad",
+        "sorted: get leases,deployments -o name",
+    ],
+    "a namespace that is replaced and deleted": [
+        "create namespace NS-b",
+        "create secret generic key --from-literal=a=b -n NS-b",
+        "replace -f space.yaml",
+        "get namespace NS-b -o jsonpath={.spec.finalizers}",
+        "delete namespace NS-b",
+        "create namespace NS-b",
+        "get secrets -n NS-b",
+        "delete namespace NS-b --wait=false",
+    ],
+    "a policy that denies": [
+        "create -f policy.yaml",
+        "create -f binding.yaml",
+        "until: create configmap many --from-literal=a=b --from-literal=c=d --dry-run=server"
+        " ~ denied request",
+        "create configmap many --from-literal=a=b --from-literal=c=d",
+        "create configmap few --from-literal=a=b",
+        'patch configmap few --type=merge -p {"data":{"e":"f"}}',
+        "delete -f binding.yaml",
+        "delete -f policy.yaml",
+    ],
     "apply": [
         "apply -f map.yaml",
         "apply -f map.yaml",
@@ -687,6 +775,7 @@ DEFINITIONS: list[str] = [
 
 # Where the difference is known, and why; each is a debt.
 DIFFERENT: dict[str, str] = {
+    "scale deployment web --replicas=3000000000": "upstream's Scale tells who owns its fields",
     "explain box": "no prose of apiVersion, kind and metadata",
     'patch box b --type=merge -p {"spec":{"size":"x"}}': "upstream asks the scale subresource too",
     "get --raw /api/v1/namespaces/NS/configmaps/nope": "kubectl before 1.33 forgets the path of the"
@@ -696,7 +785,7 @@ DIFFERENT: dict[str, str] = {
     'patch pod quick -p {"spec":{"nodeName":"n"}}': "upstream adds a diff of its Go structs",
     "describe pvc data-db-0": "no controller looks for volumes: no event says that there is none",
     "describe node n1": "no controller sets the annotation that tells kubelets how long to cache",
-    "explain pod.spec.containers.ports.protocol -o plaintext-openapiv2": "no OpenAPI v2, no prose",
+    "explain pod.spec.containers.ports.protocol -o plaintext-openapiv2": "no prose",
     "sorted: api-versions": "we serve v1beta1 and v1beta2 of resource.k8s.io, and our own group",
     "sorted: api-resources --no-headers --api-group=resource.k8s.io": "as the line above",
 }

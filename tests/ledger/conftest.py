@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from bidplane.bench import postgres
+from bidplane.bench.support import postgres
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.store import Store
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.stores import open_store
 from bidplane.sim.memory import MemoryStore
 
@@ -60,7 +60,7 @@ def place(new_place: Callable[[], Place]) -> Place:
 @pytest.fixture(params=(*STORES, "memory"))
 def fresh(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[], Store]:
+) -> Callable[[], LedgerStore]:
     """Makes an empty store each time: for tests that try many examples."""
     if request.param == "memory":  # the simulator's
         return MemoryStore
@@ -69,12 +69,12 @@ def fresh(
 
 
 @pytest.fixture
-def store(fresh: Callable[[], Store]) -> Iterator[Store]:
+def store(fresh: Callable[[], LedgerStore]) -> Iterator[LedgerStore]:
     made = fresh()
     yield made
     made.close()
 
 
 @pytest.fixture
-def ledger(store: Store) -> Ledger:
+def ledger(store: LedgerStore) -> Ledger:
     return Ledger(store)

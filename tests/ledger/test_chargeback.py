@@ -7,13 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.cli.report import grouping, page
-from bidplane.core.lease import Event
+from bidplane.cli.account.report import grouping, page, table_rows
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.errors import UserError
 from bidplane.ledger import leases, wallets
-from bidplane.ledger.chargeback import Chargeback, chargeback
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.store import Store
+from bidplane.ledger.reports.chargeback import Chargeback, chargeback
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.stores import open_store
 
 from .words import open_wallet, win
@@ -21,7 +21,7 @@ from .words import open_wallet, win
 DAY = 24 * 3600 * 1000
 
 
-def report(store: Store, begin: int = 0, end: int = 2**62) -> Chargeback:
+def report(store: LedgerStore, begin: int = 0, end: int = 2**62) -> Chargeback:
     return chargeback(
         store,
         begin=begin,
@@ -37,11 +37,11 @@ def use(ledger: Ledger, bid: str, uid: str, at: int, seconds: int, *, displaced:
         leases.claim(commit, id)
     with ledger.commit(at + 1000 * seconds) as commit:
         if displaced:
-            leases.notice(commit, id, Event.OUTBID, compensation=min(700, seconds * 100))
-        leases.release(commit, id, Event.LEFT)
+            leases.notice(commit, id, LeaseEvent.OUTBID, compensation=min(700, seconds * 100))
+        leases.release(commit, id, LeaseEvent.LEFT)
 
 
-def test_lines_add_up_and_a_period_is_half_open(ledger: Ledger, store: Store) -> None:
+def test_lines_add_up_and_a_period_is_half_open(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger, "u1")
     open_wallet(ledger, "u2")
     use(ledger, "b1", "u1", 1000, 30, displaced=False)
@@ -83,7 +83,7 @@ def test_any_cut_of_any_books_adds_up(uses: list[tuple[int, int, bool]], cut: in
         store.close()
 
 
-def test_team_and_labels_outlive_their_agent(ledger: Ledger, store: Store) -> None:
+def test_team_and_labels_outlive_their_agent(ledger: Ledger, store: LedgerStore) -> None:
     def told(team: str, **marks: str) -> None:
         text = msgspec.json.encode(marks).decode()
         with ledger.commit(500) as commit:
@@ -104,3 +104,9 @@ def test_team_and_labels_outlive_their_agent(ledger: Ledger, store: Store) -> No
     assert [share.group for share in found.shares] == [("u1", "vision", "fish")]
     with pytest.raises(UserError, match="use agent, team, owner or label:KEY"):
         grouping(["colour"])
+
+
+def test_two_columns_are_in_the_total_of_a_ledger_without_leases(store: LedgerStore) -> None:
+    head, rows = table_rows(report(store), ["owner", "agent"], None, "EUR")
+    assert rows == [["total", "", "0", "0.00", "0.00", "0.00", "0.00", "0.00"]]
+    assert len(rows[0]) == 2 + len(head)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bidplane.cli import ledger as cli
+from bidplane.cli.account import ledger as cli
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger
 

@@ -15,12 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.cli import ledger as cli
-from bidplane.core.lease import Event
+from bidplane.cli.account import ledger as cli
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.errors import UserError
-from bidplane.ledger import Ledger, export, leases, wallets
+from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.records import Account, AccountKind, lease_id, wallet_of
-from bidplane.ledger.store import Store
+from bidplane.ledger.reports import export
+from bidplane.ledger.store import LedgerStore
 
 from .conftest import Place
 from .words import CREDIT, open_wallet, win
@@ -43,14 +44,14 @@ def fill(ledger: Ledger, memo: str = "for the demo") -> None:
             memo=memo,
         )
     with ledger.commit(AT + 90_000_000) as commit:
-        leases.release(commit, lease_id("b1"), Event.LEFT)
+        leases.release(commit, lease_id("b1"), LeaseEvent.LEFT)
 
 
-def balances(store: Store) -> dict[str, int]:
+def balances(store: LedgerStore) -> dict[str, int]:
     return {account.id: account.posted for account in Ledger(store).accounts() if account.posted}
 
 
-def test_csv_adds_up_per_account_and_in_all(store: Store) -> None:
+def test_csv_adds_up_per_account_and_in_all(store: LedgerStore) -> None:
     fill(Ledger(store))
     text = io.StringIO()
     export.write_csv(store, text)
@@ -63,7 +64,7 @@ def test_csv_adds_up_per_account_and_in_all(store: Store) -> None:
     assert [int(row["sequence"]) for row in rows] == sorted(int(row["sequence"]) for row in rows)
 
 
-def test_a_formula_in_a_memo_stays_text(store: Store) -> None:
+def test_a_formula_in_a_memo_stays_text(store: LedgerStore) -> None:
     fill(Ledger(store), memo='=HYPERLINK("http://x")')
     text = io.StringIO()
     export.write_csv(store, text)
@@ -71,7 +72,7 @@ def test_a_formula_in_a_memo_stays_text(store: Store) -> None:
     assert '\'=HYPERLINK("http://x")' in memos
 
 
-def test_parquet_adds_up(store: Store, tmp_path: Path) -> None:
+def test_parquet_adds_up(store: LedgerStore, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     fill(Ledger(store))
     export.write_parquet(store, tmp_path / "p.parquet")
@@ -86,7 +87,7 @@ def test_parquet_adds_up(store: Store, tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow_is_a_clear_error(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: LedgerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"bidplane\[parquet\]"):
@@ -129,7 +130,7 @@ class Book:
             assert line == "" or line.startswith("option "), line
 
 
-def test_beancount_balances(store: Store) -> None:
+def test_beancount_balances(store: LedgerStore) -> None:
     fill(Ledger(store), memo='a "quoted"\nmemo \\')
     text = io.StringIO()
     export.write_beancount(store, text)
@@ -154,7 +155,9 @@ def test_two_accounts_never_become_one(uids: list[str]) -> None:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(memo=st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
-def test_whatever_an_agent_writes_the_exports_add_up(fresh: Callable[[], Store], memo: str) -> None:
+def test_whatever_an_agent_writes_the_exports_add_up(
+    fresh: Callable[[], LedgerStore], memo: str
+) -> None:
     store = fresh()
     fill(Ledger(store), memo=memo)
     text = io.StringIO()

@@ -21,7 +21,7 @@ WORKER = """
 import json, os, signal, sys
 from pathlib import Path
 
-from bidplane.core.lease import Event
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.ledger import Ledger, leases, verify, wallets
 from bidplane.ledger.records import lease_id
 from bidplane.storage.postgres import PostgresDatabase
@@ -60,14 +60,14 @@ def round_(ledger, number):
         wallets.fund(commit, uid="u1", amount=1000, key=str(number))
         leases.claim(commit, win(commit, f"b{number}").id)
         if commit.lease_of_bid(f"b{number - 1}"):
-            leases.release(commit, lease_id(f"b{number - 1}"), Event.LEFT)
+            leases.release(commit, lease_id(f"b{number - 1}"), LeaseEvent.LEFT)
         commit.add_round(input=b"{}", result=b"{}")
 
 
 def engine_round(ledger, number):
     # The exchange's own round: it displaces the lease before, which leaves; parts and gangs too.
     from bidplane.exchange.engine import Engine
-    from bidplane.exchange.snapshot import Snapshot
+    from bidplane.exchange.snapshot import HostSnapshot
     from exchange.words import PRICE, agent, bid, gpus, parted, pool
 
     bids = tuple(
@@ -76,7 +76,7 @@ def engine_round(ledger, number):
         for kind, share, blocks in (("w", "", 1), ("h", "1/2", 1), ("g", "1/4", 2))
     )
     over = frozenset(lease.id for lease in ledger.live_leases() if lease.notice_at)
-    world = Snapshot(
+    world = HostSnapshot(
         agents=(agent("ann", refill=10**6), agent("bob", refill=10**6)),
         pools=(parted(pool()),),
         devices=gpus(2),
@@ -90,11 +90,11 @@ def engine_round(ledger, number):
 def quiet(ledger):
     # The round that keeps the float out; after it, the same again writes nothing.
     from bidplane.exchange.engine import Engine
-    from bidplane.exchange.snapshot import Snapshot
+    from bidplane.exchange.snapshot import HostSnapshot
     from exchange.words import agent, gpus, pool
     import msgspec
 
-    world = Snapshot(
+    world = HostSnapshot(
         agents=(agent("ann", refill=10**6),),
         pools=(msgspec.structs.replace(pool(), float_percent=5),),
         devices=tuple(d for n in range(5) for d in gpus(8, node=f"n{n}")),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bidplane.api.lease import Phase
-from bidplane.core.lease import Event, LeaseError
+from bidplane.core.leases.lifecycle import LeaseError, LeaseEvent
 from bidplane.ledger import leases
 from bidplane.ledger.commit import BrokenPromise, Overdraft
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import REVENUE, Lease, fund_of, lease_id
-from bidplane.ledger.statement import statement
-from bidplane.ledger.store import Store
+from bidplane.ledger.reports.statement import statement
+from bidplane.ledger.store import LedgerStore
 
 from .words import CREDIT, MILLI, PRICE, balance, check, held, open_wallet, win
 
@@ -40,7 +40,7 @@ def test_winning_holds_an_epoch_at_the_highest_price(ledger: Ledger) -> None:
     assert balance(ledger) == 10 * CREDIT
 
 
-def test_a_bid_wins_once(ledger: Ledger, store: Store) -> None:
+def test_a_bid_wins_once(ledger: Ledger, store: LedgerStore) -> None:
     running(ledger)
     with pytest.raises(BrokenPromise), ledger.commit(20_000) as commit:
         win(commit, "b1", first=1)
@@ -57,10 +57,10 @@ def test_nothing_is_charged_before_the_claim(ledger: Ledger) -> None:
     assert lease(ledger).meter(60_001).due == 2 * MILLI
 
 
-def test_every_started_second_is_billed_at_release(ledger: Ledger, store: Store) -> None:
+def test_every_started_second_is_billed_at_release(ledger: Ledger, store: LedgerStore) -> None:
     id = running(ledger)
     with ledger.commit(24_200) as commit:
-        leases.release(commit, id, Event.LEFT)
+        leases.release(commit, id, LeaseEvent.LEFT)
     assert balance(ledger) == 10 * CREDIT - 15 * MILLI
     assert held(ledger) == 0
     revenue, fund = ledger.account(REVENUE), ledger.account(fund_of("h100"))
@@ -74,15 +74,23 @@ def test_every_started_second_is_billed_at_release(ledger: Ledger, store: Store)
 def test_an_early_release_pays_the_minimum(ledger: Ledger) -> None:
     id = running(ledger)
     with ledger.commit(11_000) as commit:
-        leases.release(commit, id, Event.LEFT)
+        leases.release(commit, id, LeaseEvent.LEFT)
     assert balance(ledger) == 10 * CREDIT - 10 * MILLI
 
 
-def test_a_preemptor_pays_at_least_what_it_caused(ledger: Ledger) -> None:
+def test_a_preemptor_pays_what_it_caused_beside_its_rent(ledger: Ledger) -> None:
     id = running(ledger, owed=42 * MILLI)
     with ledger.commit(22_000) as commit:
-        leases.release(commit, id, Event.LEFT)
-    assert balance(ledger) == 10 * CREDIT - 42 * MILLI
+        leases.release(commit, id, LeaseEvent.LEFT)
+    assert balance(ledger) == 10 * CREDIT - 42 * MILLI - 12 * MILLI
+    assert (lease(ledger).charged, lease(ledger).displacement) == (54 * MILLI, 42 * MILLI)
+
+
+def test_a_preemptor_that_leaves_early_pays_the_minimum_too(ledger: Ledger) -> None:
+    id = running(ledger, owed=42 * MILLI)
+    with ledger.commit(11_000) as commit:
+        leases.release(commit, id, LeaseEvent.LEFT)
+    assert balance(ledger) == 10 * CREDIT - 42 * MILLI - 10 * MILLI
 
 
 def test_a_change_of_price_charges_each_second_at_its_own(ledger: Ledger) -> None:
@@ -91,7 +99,7 @@ def test_a_change_of_price_charges_each_second_at_its_own(ledger: Ledger) -> Non
         leases.reprice(commit, id, PRICE // 2)
     transfers = len(ledger.transfers_of(REVENUE))
     with ledger.commit(40_000) as commit:
-        leases.release(commit, id, Event.LEFT)
+        leases.release(commit, id, LeaseEvent.LEFT)
     assert balance(ledger) == 10 * CREDIT - 20 * MILLI
     assert transfers == 0, "a change of price moves no money"
 
@@ -102,7 +110,7 @@ def test_a_price_above_the_bid_is_refused(ledger: Ledger) -> None:
         leases.reprice(commit, id, PRICE + 1)
 
 
-def test_settling_bills_and_holds_the_next_epoch(ledger: Ledger, store: Store) -> None:
+def test_settling_bills_and_holds_the_next_epoch(ledger: Ledger, store: LedgerStore) -> None:
     id = running(ledger)
     with ledger.commit(38_000) as commit:
         assert not leases.needs_settling(commit, lease(ledger))
@@ -123,7 +131,7 @@ def test_a_cheap_lease_is_settled_at_the_end_of_its_epoch(ledger: Ledger) -> Non
         assert leases.needs_settling(commit, lease(ledger))
 
 
-def test_who_cannot_top_up_drains_on_what_was_held(ledger: Ledger, store: Store) -> None:
+def test_who_cannot_top_up_drains_on_what_was_held(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger, credits=1)
     with ledger.commit(0) as commit:
         id = win(commit, gpus=8).id  # holds 0.48 of 1 credit
@@ -134,41 +142,41 @@ def test_who_cannot_top_up_drains_on_what_was_held(ledger: Ledger, store: Store)
         assert leases.settle(commit, id) is None
         assert balance(ledger) > 0
     with ledger.commit(87_000) as commit:
-        assert leases.settle(commit, id) is Event.UNFUNDED
-        leases.notice(commit, id, Event.UNFUNDED)
+        assert leases.settle(commit, id) is LeaseEvent.UNFUNDED
+        leases.notice(commit, id, LeaseEvent.UNFUNDED)
     assert lease(ledger).reclaim_at == 117_000
     with ledger.commit(500_000) as commit:
-        leases.release(commit, id, Event.LEFT)
+        leases.release(commit, id, LeaseEvent.LEFT)
     # 87 s of running and 30 s of notice, eight GPUs: rent ran to the end of the notice.
     assert balance(ledger) == CREDIT - 117 * 8 * MILLI
     check(store)
 
 
-def test_time_beyond_the_hold_is_not_charged(ledger: Ledger) -> None:
+def test_time_beyond_the_hold_is_charged_for_an_hour(ledger: Ledger) -> None:
     id = running(ledger)
     with ledger.commit(10_000_000) as commit:  # the exchange was away
-        assert leases.settle(commit, id) is None
-    assert balance(ledger) == 10 * CREDIT - 60 * MILLI
+        assert leases.settle(commit, id) is LeaseEvent.UNFUNDED
+    assert balance(ledger) == 10 * CREDIT - (60 + leases.ARREARS_SECONDS) * MILLI
     assert lease(ledger).metered == 0
 
 
 def test_a_displaced_lease_is_billed_compensated_and_given_notice(
-    ledger: Ledger, store: Store
+    ledger: Ledger, store: LedgerStore
 ) -> None:
     id = running(ledger)
     with ledger.commit(30_000) as commit:
-        leases.notice(commit, id, Event.OUTBID, compensation=13 * MILLI)
+        leases.notice(commit, id, LeaseEvent.OUTBID, compensation=13 * MILLI)
     after = lease(ledger)
     assert (after.phase, after.reason) == (Phase.DRAINING, "Outbid")
     assert (after.notice_at, after.reclaim_at) == (30_000, 60_000)
     assert balance(ledger) == 10 * CREDIT - 20 * MILLI + 13 * MILLI
     with ledger.commit(35_000) as commit:
-        leases.release(commit, id, Event.LEFT)
+        leases.release(commit, id, LeaseEvent.LEFT)
     assert balance(ledger) == 10 * CREDIT - 25 * MILLI + 13 * MILLI
     check(store)
 
 
-def test_who_waits_is_ready_when_the_last_one_has_left(ledger: Ledger, store: Store) -> None:
+def test_who_waits_is_ready_when_the_last_one_has_left(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     open_wallet(ledger, "u2")
     with ledger.commit(0) as commit:
@@ -177,7 +185,7 @@ def test_who_waits_is_ready_when_the_last_one_has_left(ledger: Ledger, store: St
     with ledger.commit(20_000) as commit:
         leaving = (lease_id("a"), lease_id("b"))
         for id in leaving:
-            leases.notice(commit, id, Event.OUTBID)
+            leases.notice(commit, id, LeaseEvent.OUTBID)
         win(commit, "c", uid="u2", gpus=2, waits_for=leaving)
     check(store)
     with ledger.commit(21_000) as commit:
@@ -185,10 +193,10 @@ def test_who_waits_is_ready_when_the_last_one_has_left(ledger: Ledger, store: St
         assert not leases.is_unclaimed(lease(ledger, "c"), 10**9)
     assert lease(ledger, "c").phase is Phase.PENDING  # claimed, not ready
     with ledger.commit(22_000) as commit:
-        leases.release(commit, leaving[0], Event.LEFT)
+        leases.release(commit, leaving[0], LeaseEvent.LEFT)
     assert not lease(ledger, "c").ready
     with ledger.commit(23_000) as commit:
-        leases.release(commit, leaving[1], Event.LEFT)
+        leases.release(commit, leaving[1], LeaseEvent.LEFT)
         leases.claim(commit, lease_id("c"))
     assert (lease(ledger, "c").phase, lease(ledger, "c").active_at) == (Phase.ACTIVE, 23_000)
     check(store)
@@ -202,15 +210,15 @@ def test_a_lease_that_is_not_claimed_is_late_after_a_minute(ledger: Ledger) -> N
     assert leases.is_unclaimed(lease(ledger), 65_000)
 
 
-def test_what_the_table_forbids_changes_nothing(ledger: Ledger, store: Store) -> None:
+def test_what_the_table_forbids_changes_nothing(ledger: Ledger, store: LedgerStore) -> None:
     id = running(ledger)
     with pytest.raises(LeaseError), ledger.commit(20_000) as commit:
-        leases.release(commit, id, Event.UNCLAIMED)
+        leases.release(commit, id, LeaseEvent.UNCLAIMED)
     assert lease(ledger).phase is Phase.ACTIVE
     check(store)
 
 
-def test_a_win_that_cannot_be_held_is_refused(ledger: Ledger, store: Store) -> None:
+def test_a_win_that_cannot_be_held_is_refused(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger, credits=1)
     with pytest.raises(Overdraft), ledger.commit(1) as commit:
         _ = [win(commit, f"b{n}", gpus=8, first=8 * n) for n in range(3)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bidplane.bench import postgres
+from bidplane.bench.support import postgres
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger, verify
 from bidplane.ledger.postgres import PostgresStore, translated
@@ -17,7 +17,18 @@ from bidplane.storage.sqlite import Database
 
 # What came after schema 3.
 NEW = {
-    "lease": ("budget", "work", "moved_from", "up_at", "pools", "idle_since"),
+    "lease": (
+        "budget",
+        "work",
+        "moved_from",
+        "up_at",
+        "pools",
+        "idle_since",
+        "origin",
+        "plane_namespace",
+        "displacement",
+        "beside",
+    ),
     "account": ("starts", "start_ms", "team", "marks"),
 }
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them

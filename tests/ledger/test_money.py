@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bidplane.api.money import LARGEST_AMOUNT, LARGEST_SUPPLY
 from bidplane.ledger import wallets
 from bidplane.ledger.commit import BrokenPromise, Overdraft
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import REVENUE, Hold, TransferKind, wallet_of
-from bidplane.ledger.store import Refused, Store
+from bidplane.ledger.store import ConstraintViolated, LedgerStore
 from bidplane.ledger.tables import ACCOUNT, TRANSFER
 from bidplane.ledger.wallets import Funding
 
@@ -30,7 +31,7 @@ def test_a_commit_that_changes_nothing_writes_nothing(ledger: Ledger) -> None:
     assert ledger.head == head
 
 
-def test_an_error_undoes_the_whole_commit(ledger: Ledger, store: Store) -> None:
+def test_an_error_undoes_the_whole_commit(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     head = ledger.head
 
@@ -57,7 +58,7 @@ def test_a_duplicate_key_moves_nothing(ledger: Ledger) -> None:
     assert balance(ledger) == 11 * CREDIT
 
 
-def test_a_transfer_of_the_same_id_is_made_once(ledger: Ledger, store: Store) -> None:
+def test_a_transfer_of_the_same_id_is_made_once(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     made = []
     for amount in (5, 5, 7):
@@ -70,7 +71,7 @@ def test_a_transfer_of_the_same_id_is_made_once(ledger: Ledger, store: Store) ->
     check(store)
 
 
-def test_an_overdraft_is_refused_by_check(ledger: Ledger, store: Store) -> None:
+def test_an_overdraft_is_refused_by_check(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     rent, free = TransferKind.RENT, 6 * CREDIT
     with ledger.commit(1) as commit:
@@ -82,7 +83,7 @@ def test_an_overdraft_is_refused_by_check(ledger: Ledger, store: Store) -> None:
     check(store)
 
 
-def test_an_overdraft_is_refused_by_constraint(ledger: Ledger, store: Store) -> None:
+def test_an_overdraft_is_refused_by_constraint(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     account = ledger.account(wallet_of("u1"))
     assert account is not None
@@ -91,15 +92,15 @@ def test_an_overdraft_is_refused_by_constraint(ledger: Ledger, store: Store) -> 
         msgspec.structs.replace(account, held=account.posted + 1),
         msgspec.structs.replace(account, held=-1),
     ):
-        with pytest.raises(Refused), store.transaction():
+        with pytest.raises(ConstraintViolated), store.transaction():
             store.update(ACCOUNT, broken)
     check(store)
 
 
-def test_a_transfer_is_never_changed(ledger: Ledger, store: Store) -> None:
+def test_a_transfer_is_never_changed(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     transfer = ledger.transfers_of(wallet_of("u1"))[0]
-    with pytest.raises(Refused), store.transaction():
+    with pytest.raises(ConstraintViolated), store.transaction():
         store.update(TRANSFER, msgspec.structs.replace(transfer, amount=1))
 
 
@@ -115,7 +116,9 @@ def test_a_hold_is_closed_once(ledger: Ledger) -> None:
         commit.close_hold(commit.hold("h"), captured=0)
 
 
-def test_a_clock_that_goes_back_is_read_as_standing_still(ledger: Ledger, store: Store) -> None:
+def test_a_clock_that_goes_back_is_read_as_standing_still(
+    ledger: Ledger, store: LedgerStore
+) -> None:
     open_wallet(ledger, at=5000)
     with ledger.commit(1000) as commit:
         assert commit.at == 5000
@@ -154,7 +157,7 @@ def test_held_credits_count_toward_the_cap(ledger: Ledger) -> None:
         assert wallets.refill(commit, uid="u1", amount=5 * CREDIT, cap=2 * CREDIT) == CREDIT
 
 
-def test_a_closed_wallet_is_empty_and_stays(ledger: Ledger, store: Store) -> None:
+def test_a_closed_wallet_is_empty_and_stays(ledger: Ledger, store: LedgerStore) -> None:
     open_wallet(ledger)
     with ledger.commit(1) as commit:
         assert wallets.close_wallet(commit, uid="u1")
@@ -195,7 +198,7 @@ operations = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(st.lists(operations, max_size=6))
 def test_whatever_is_tried_the_books_balance(
-    fresh: Callable[[], Store], commits: list[list[tuple[str, str, int, int]]]
+    fresh: Callable[[], LedgerStore], commits: list[list[tuple[str, str, int, int]]]
 ) -> None:
     store = fresh()
     ledger = Ledger(store)
@@ -229,3 +232,29 @@ def test_whatever_is_tried_the_books_balance(
             assert ledger.head.sequence == number  # refused whole
         check(store)
     store.close()
+
+
+def test_no_wallet_and_no_mint_outgrows_its_column(ledger: Ledger, store: LedgerStore) -> None:
+    """Every balance stays far inside 64 bits, however often and however much is granted."""
+    open_wallet(ledger)
+    with ledger.commit(1) as commit:
+        full = LARGEST_AMOUNT - 10 * CREDIT
+        assert wallets.fund(commit, uid="u1", amount=full + 1, key="a") is Funding.WALLET_FULL
+        assert wallets.fund(commit, uid="u1", amount=full, key="b") is Funding.DONE
+        assert wallets.fund(commit, uid="u1", amount=1, key="c") is Funding.WALLET_FULL
+        assert wallets.refill(commit, uid="u1", amount=LARGEST_AMOUNT, cap=LARGEST_SUPPLY) == 0
+    at = 2
+    for number in range(2, 1 + LARGEST_SUPPLY // LARGEST_AMOUNT):
+        with ledger.commit(at) as commit:
+            wallets.open_wallet(commit, uid=f"w{number}", name=f"w{number}", owner="o")
+            wallets.refill(commit, uid=f"w{number}", amount=LARGEST_AMOUNT, cap=LARGEST_AMOUNT)
+        at += 1
+    with ledger.commit(at) as commit:
+        wallets.open_wallet(commit, uid="last", name="last", owner="o")
+        left = wallets.mintable(commit)
+        assert left < LARGEST_AMOUNT, "a fund was seeded too"
+        assert wallets.refill(commit, uid="last", amount=LARGEST_AMOUNT, cap=LARGEST_AMOUNT) == left
+        wallets.open_wallet(commit, uid="poor", name="poor", owner="o")
+        assert wallets.fund(commit, uid="poor", amount=1, key="d") is Funding.MINT_EXHAUSTED
+        assert wallets.refill(commit, uid="poor", amount=1, cap=1) == 0
+    check(store)

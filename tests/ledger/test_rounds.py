@@ -16,6 +16,7 @@ from bidplane.core.market import (
     RoundInput,
     clear_round,
 )
+from bidplane.core.market.model import RULES
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger
 from bidplane.ledger.rounds import explain_bid, find_round, replay
@@ -33,12 +34,12 @@ def ask(id: str, gpus: int, price: int, hold: int = 0) -> Ask:
 
 GIVEN = RoundInput(
     at=1000,
+    rules=RULES,
     lots=(
         Lot(
             name="h100",
             base=CREDIT,
             posted=CREDIT,
-            fund=10 * CREDIT,
             domains=(Domain(name="n1", size=8, free=("0", "1", "2", "3")),),
         ),
     ),
@@ -90,7 +91,7 @@ def test_a_result_that_was_otherwise_is_noticed(
     with pytest.raises(SystemExit) as left:
         market.replay(2, ledger=str(place))
     assert left.value.code == 1
-    assert "comes out otherwise now: won" in capsys.readouterr().out
+    assert "now has another result: won" in capsys.readouterr().out
 
 
 def test_a_round_that_was_never_is_refused(ledger: Ledger) -> None:
@@ -103,9 +104,9 @@ def test_a_round_that_was_never_is_refused(ledger: Ledger) -> None:
     ("bid", "says"),
     [
         ("win", "won 4 GPUs in h100 at 2.000001 per GPU-hour, 8.000004 an hour; it offered 3.00"),
-        ("lose", "2.00 was not enough; 3.00"),
-        ("low", "0.00 is below what h100 sells for; "),
-        ("poor", "the wallet is 0.000001 credits short"),
+        ("lose", "Outbid: your maximum of 2.00 credits per GPU-hour lost to 3.00."),
+        ("low", "Your maximum of 0.00 credits per GPU-hour is below what h100 sells for."),
+        ("poor", "The wallet is 0.000001 credits short"),
     ],
 )
 def test_one_sentence_says_why(
@@ -118,7 +119,7 @@ def test_one_sentence_says_why(
 
 
 def test_a_bid_nobody_knows_is_refused(ledger: Ledger, place: Place) -> None:
-    with pytest.raises(UserError, match="no recorded round knows"):
+    with pytest.raises(UserError, match="no recorded round has"):
         market.explain("nobody", ledger=str(place))
 
 

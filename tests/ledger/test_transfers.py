@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.ledger import Ledger, statement, wallets
-from bidplane.ledger.store import Store
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.wallets import REFILL_MILLISECONDS, Moving
 
 from .words import CREDIT, balance, check, held, open_wallet, win
@@ -51,7 +51,7 @@ def test_a_key_moves_once_and_means_one_thing(pair: Ledger) -> None:
     assert balance(pair, "u1") == 9 * CREDIT
 
 
-def test_every_refusal_has_a_name_and_changes_nothing(pair: Ledger, store: Store) -> None:
+def test_every_refusal_has_a_name_and_changes_nothing(pair: Ledger, store: LedgerStore) -> None:
     head = pair.head
     assert move(pair, 0) is Moving.NOT_AN_AMOUNT
     assert move(pair, -5) is Moving.NOT_AN_AMOUNT
@@ -84,7 +84,7 @@ MOVES = st.tuples(
 )
 @given(hours=st.lists(st.lists(MOVES, max_size=4), max_size=6))
 def test_no_order_of_transfers_and_refills_gets_past_the_caps(
-    fresh: Callable[[], Store], hours: list[list[tuple[str, str, int]]]
+    fresh: Callable[[], LedgerStore], hours: list[list[tuple[str, str, int]]]
 ) -> None:
     """Carry-over laundering: parking credits with a friend before a refill gains nothing."""
     store = fresh()

@@ -9,8 +9,8 @@ import apsw
 import psycopg
 import pytest
 
-from bidplane.bench.postgres import Server
-from bidplane.core.lease import Event
+from bidplane.bench.support.postgres import Server
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger, leases, verify, wallets
 from bidplane.ledger.records import lease_id
@@ -30,7 +30,7 @@ def path(place: Place) -> Place:
         win(commit, "b2", first=1)
         commit.add_round(input=b"{}", result=b"{}")
     with ledger.commit(20_000) as commit:
-        leases.release(commit, lease_id("b1"), Event.LEFT)
+        leases.release(commit, lease_id("b1"), LeaseEvent.LEFT)
     with ledger.commit(30_000) as commit:
         wallets.fund(commit, uid="u1", amount=5, key="more")
     ledger.close()

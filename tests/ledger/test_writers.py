@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from bidplane.bench.postgres import Server
+from bidplane.bench.support.postgres import Server
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger, verify, wallets
 from bidplane.ledger.postgres import PostgresStore
 from bidplane.ledger.records import wallet_of
-from bidplane.ledger.store import Refused
+from bidplane.ledger.store import ConstraintViolated
 from bidplane.ledger.tables import ACCOUNT
 from bidplane.ledger.wallets import Funding, Moving
 
@@ -123,7 +123,7 @@ def test_a_text_postgres_cannot_keep_is_refused_and_nothing_is_written(server: S
     store = PostgresStore(server.dsn("nul"))
     ledger = Ledger(store)
     open_wallet(ledger, credits=1)
-    with pytest.raises(Refused), ledger.commit(1000) as commit:
+    with pytest.raises(ConstraintViolated), ledger.commit(1000) as commit:
         wallets.open_wallet(commit, uid="u2", name="nul \0 byte", owner="ann")
     assert balance(ledger) == CREDIT
     found = store.get_many(ACCOUNT, [wallet_of("u1"), wallet_of("nobody")])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bidplane.api.lease import Device
+from bidplane.api.lease import DeviceRef
 from bidplane.ledger import leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Terms, Winner
+from bidplane.ledger.leases import Award, Buyer, Terms
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.records import AccountKind, Lease, wallet_of
-from bidplane.ledger.store import Store
+from bidplane.ledger.records import MINT, AccountKind, Lease, TransferKind, fund_of, wallet_of
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.verify import verify_store
 
 CREDIT = 1_000_000
@@ -17,16 +17,19 @@ MILLI = 1000
 TERMS = Terms(notice_seconds=30, restart_seconds=30, epoch_seconds=60)
 
 
-def devices(count: int, first: int = 0) -> tuple[Device, ...]:
+def devices(count: int, first: int = 0) -> tuple[DeviceRef, ...]:
     names = range(first, first + count)
-    return tuple(Device(node="n1", driver="d", pool="n1", name=f"gpu-{i}") for i in names)
+    return tuple(DeviceRef(node="n1", driver="d", pool="n1", name=f"gpu-{i}") for i in names)
 
 
 def open_wallet(ledger: Ledger, uid: str = "u1", *, credits: int = 10, at: int = 0) -> None:
     with ledger.commit(at) as commit:
         wallets.open_wallet(commit, uid=uid, name=uid, owner="ann")
         wallets.fund(commit, uid=uid, amount=credits * CREDIT, key="first")
-        wallets.seed_fund(commit, pool="h100", wanted=CREDIT)
+        wallets.open_fund(commit, "h100")
+        commit.transfer(
+            "levies", TransferKind.SEED, debit=MINT, credit=fund_of("h100"), amount=CREDIT
+        )
 
 
 def win(
@@ -42,23 +45,25 @@ def win(
 ) -> Lease:
     return leases.win(
         commit,
-        Winner(
-            bid_uid=bid,
-            bid_namespace=f"agent-{uid}",
-            bid_name=bid,
-            wallet=wallet_of(uid),
-            agent=uid,
-            owner="ann",
+        Award(
+            buyer=Buyer(
+                bid_uid=bid,
+                bid_namespace=f"agent-{uid}",
+                bid_name=bid,
+                wallet=wallet_of(uid),
+                agent=uid,
+                owner="ann",
+            ),
+            terms=TERMS,
+            pool="h100",
+            domain="n1",
+            devices=devices(gpus, first),
+            max_price=PRICE,
+            price=price,
+            base=1,
+            owed=owed,
+            waits_for=waits_for,
         ),
-        TERMS,
-        pool="h100",
-        domain="n1",
-        devices=devices(gpus, first),
-        max_price=PRICE,
-        price=price,
-        base=1,
-        owed=owed,
-        waits_for=waits_for,
     )
 
 
@@ -74,7 +79,7 @@ def held(ledger: Ledger, uid: str = "u1") -> int:
     return account.held
 
 
-def check(store: Store) -> None:
+def check(store: LedgerStore) -> None:
     """Everything that must always be true of a ledger."""
     report = verify_store(store)
     assert report.is_sound, report.problem

@@ -84,20 +84,20 @@ class ScriptedServer:
 
     async def watch(self, kind, namespace=None, *, resource_version, labels="", fields=""):
         self.watches += 1
-        seen, told = int(resource_version), 0
+        last_revision, sent = int(resource_version), 0
         self._end = False
         while True:
             await asyncio.sleep(0)
             self._trouble()
             if self._end:
                 return
-            if seen < self.floor:
+            if last_revision < self.floor:
                 raise Gone("the history was cut")
-            fresh = [entry for entry in self.history if entry[0] > seen][told:]
-            if not fresh:
+            unsent = [entry for entry in self.history if entry[0] > last_revision][sent:]
+            if not unsent:
                 await self._changed.wait()
                 continue
-            revision, event, obj = fresh[0]
+            revision, event, obj = unsent[0]
             # A bookmark has the revision of what came before it.
-            seen, told = revision, 0
+            last_revision, sent = revision, 0
             yield WatchEvent(event, obj)

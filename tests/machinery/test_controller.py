@@ -241,7 +241,7 @@ def test_a_controller_that_is_run_again_has_no_dead_timers():
 def test_no_key_runs_beside_itself_and_every_change_is_seen(seed, workers):
     """After the last `add` of a key a reconcile begins that succeeds: it saw the change."""
     dice = random.Random(seed)
-    at_work, changed, seen = set(), {}, {}
+    at_work, changed, last_seen = set(), {}, {}
 
     async def reconcile(key):
         assert key not in at_work
@@ -254,7 +254,7 @@ def test_no_key_runs_beside_itself_and_every_change_is_seen(seed, workers):
                 raise dice.choice([ApiError, ValueError])("no")
         finally:
             at_work.remove(key)
-        seen[key] = read
+        last_seen[key] = read
         return dice.choice([None, None, None, 0, 5.0])
 
     work = Work()
@@ -272,4 +272,4 @@ def test_no_key_runs_beside_itself_and_every_change_is_seen(seed, workers):
         await asyncio.sleep(1000)
 
     running(work, story, workers=workers)
-    assert seen == changed
+    assert last_seen == changed

@@ -39,12 +39,12 @@ class Kept:
         self.events[namespace, name] = {**self.events[namespace, name], **patch}
 
 
-def recorded(*said, about=POD, client=None):
+def recorded(*messages, about=POD, client=None):
     client = client or Kept()
     recorder = Recorder("tester", clock=VirtualClock())
 
     async def story():
-        for reason, message in said:
+        for reason, message in messages:
             await recorder.record(client, about, reason, message)
             await asyncio.sleep(60)
 

@@ -26,7 +26,7 @@ def test_an_index_is_what_a_walk_would_find(steps: list[tuple[str, str, bool]]) 
         for number, (name, mark, gone) in enumerate(steps, start=1):
             metadata = {"namespace": "n", "name": name, "uid": name, "resourceVersion": str(number)}
             pod = {"metadata": metadata, "mark": mark}
-            informer._tell("DELETED" if gone else "MODIFIED", pod)
+            informer._apply("DELETED" if gone else "MODIFIED", pod)
             for value in ("x", "y"):
                 walked = [pod for pod in informer.items() if pod["mark"] == value]
                 assert sorted(map(str, index[value])) == sorted(map(str, walked))

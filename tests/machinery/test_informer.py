@@ -32,10 +32,10 @@ class Follower:
         if event == "DELETED":
             del self.objects[key]
         else:
-            known = self.objects.get(key)
-            assert (known is None) == (event == "ADDED"), event
-            assert known is None or known["metadata"]["uid"] == obj["metadata"]["uid"]
-            assert known is None or known != obj, "told twice"
+            cached = self.objects.get(key)
+            assert (cached is None) == (event == "ADDED"), event
+            assert cached is None or cached["metadata"]["uid"] == obj["metadata"]["uid"]
+            assert cached is None or cached != obj, "told twice"
             self.objects[key] = obj
 
 
@@ -58,8 +58,8 @@ class Following:
             raise error
 
     def shown(self):
-        found = self.informer.items()
-        return {(obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in found}
+        objects = self.informer.items()
+        return {(obj["metadata"]["namespace"], obj["metadata"]["name"]): obj for obj in objects}
 
 
 def test_the_first_list_makes_it_synced():
@@ -86,8 +86,8 @@ def test_changes_are_followed_without_listing_again():
             it.server.put("a", colour="red")
             it.server.remove("a")
             await asyncio.sleep(1)
-            told = [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
-            assert it.follower.events == told
+            expected = [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+            assert it.follower.events == expected
             assert it.server.lists == 1
 
     run(story())
@@ -125,8 +125,8 @@ def test_after_trouble_it_lists_again_and_tells_each_difference_once(trouble):
             it.server.remove("removed")
             it.server.put("new")
             await asyncio.sleep(10)
-            told = [("ADDED", "new"), ("DELETED", "removed"), ("MODIFIED", "changed")]
-            assert sorted(it.follower.events) == told
+            expected = [("ADDED", "new"), ("DELETED", "removed"), ("MODIFIED", "changed")]
+            assert sorted(it.follower.events) == expected
 
     run(story())
 
@@ -176,7 +176,7 @@ def test_a_server_that_is_of_no_use_is_not_asked_without_pause(trouble):
         async with Following() as it:
             it.start()
             await asyncio.sleep(1)
-            asked = it.server.lists + it.server.watches
+            requests = it.server.lists + it.server.watches
             if trouble == "gone for ever":
 
                 async def watch(*_, **__):
@@ -193,7 +193,7 @@ def test_a_server_that_is_of_no_use_is_not_asked_without_pause(trouble):
             it.server.watch = watch
             it.server.end_watches()
             await asyncio.sleep(100)
-            assert it.server.lists + it.server.watches - asked < 2100
+            assert it.server.lists + it.server.watches - requests < 2100
 
     run(story())
 
@@ -221,8 +221,8 @@ def test_it_converges_to_what_the_server_has(script):
             for step in script:
                 match step:
                     case ("put", name, uid):
-                        known = it.server.objects.get(("default", name))
-                        it.server.put(name, uid=known["metadata"]["uid"] if known else uid)
+                        current = it.server.objects.get(("default", name))
+                        it.server.put(name, uid=current["metadata"]["uid"] if current else uid)
                     case ("remove", name):
                         it.server.remove(name)
                     case ("forget",):

@@ -39,7 +39,7 @@ def shown(informer):
 def test_a_write_is_seen_before_the_watch_tells_of_it():
     async def story(server, informer):
         server.put("a")
-        informer.wrote(server.objects["default", "a"])
+        informer.record_write(server.objects["default", "a"])
         assert shown(informer) == {"a": "1"}
         heard = []
         informer.on_change(lambda event, obj: heard.append(event))
@@ -55,7 +55,7 @@ def test_an_answer_that_comes_late_brings_nothing_back():
         answer = server.objects["default", "a"]
         server.remove("a")
         await asyncio.sleep(5)
-        informer.wrote(answer)
+        informer.record_write(answer)
         assert shown(informer) == {}
 
     run(following(story))
@@ -65,16 +65,16 @@ def test_what_was_asked_to_go_looks_so():
     async def story(server, informer):
         server.put("a")
         await asyncio.sleep(5)
-        informer.removed(informer.get("default", "a"))
-        (seen,) = informer.in_namespace("default")
-        assert seen["metadata"]["deletionTimestamp"]
+        informer.record_delete(informer.get("default", "a"))
+        (cached,) = informer.in_namespace("default")
+        assert cached["metadata"]["deletionTimestamp"]
         assert "deletionTimestamp" not in informer.get("default", "a")["metadata"], "only there"
         server.remove("a")
         await asyncio.sleep(5)
         server.put("a", uid="another")
         await asyncio.sleep(5)
-        (seen,) = informer.in_namespace("default")
-        assert "deletionTimestamp" not in seen["metadata"]
+        (cached,) = informer.in_namespace("default")
+        assert "deletionTimestamp" not in cached["metadata"]
 
     run(following(story))
 
@@ -98,18 +98,18 @@ def test_in_the_end_it_shows_what_is_there(taken):
 
         async def answer(obj, after):
             await asyncio.sleep(after)
-            informer.wrote(obj)
-            known = informer.get("default", obj["metadata"]["name"])
+            informer.record_write(obj)
+            current = informer.get("default", obj["metadata"]["name"])
             newest = server.objects.get(("default", obj["metadata"]["name"]))
             if newest is obj:
-                assert known == obj, "our own write is not seen"
+                assert current == obj, "our own write is not seen"
 
         uids = iter(range(100))
-        for what, name, after, pause in taken:
-            match what:
+        for action, name, after, pause in taken:
+            match action:
                 case "put":
-                    known = server.objects.get(("default", name))
-                    uid = known["metadata"]["uid"] if known else f"u{next(uids)}"
+                    current = server.objects.get(("default", name))
+                    uid = current["metadata"]["uid"] if current else f"u{next(uids)}"
                     server.put(name, uid=uid)
                     if after is not None:
                         obj = server.objects["default", name]
@@ -123,8 +123,8 @@ def test_in_the_end_it_shows_what_is_there(taken):
             await asyncio.sleep(pause)
         await asyncio.gather(*answers)
         await asyncio.sleep(60)
-        wanted = {n: o["metadata"]["resourceVersion"] for (_, n), o in server.objects.items()}
-        assert shown(informer) == wanted
-        assert {o["metadata"]["name"] for o in informer.in_namespace("default")} == set(wanted)
+        expected = {n: o["metadata"]["resourceVersion"] for (_, n), o in server.objects.items()}
+        assert shown(informer) == expected
+        assert {o["metadata"]["name"] for o in informer.in_namespace("default")} == set(expected)
 
     run(following(story))

@@ -47,8 +47,8 @@ class Told:
         self.planes.on_open(self.open)
 
     def changed(self, plane, event, obj):
-        known = self.planes.get(plane) is not None
-        self.events.append((plane, event if known else "too early", obj["metadata"]["name"]))
+        is_open = self.planes.get(plane) is not None
+        self.events.append((plane, event if is_open else "too early", obj["metadata"]["name"]))
 
     def open(self, plane):
         assert self.planes.get(plane) is not None
@@ -59,82 +59,82 @@ def test_what_is_there_is_told_when_all_of_the_plane_is_known():
     """Told kind by kind, a reconciler would look, see no plane, and forget the key."""
 
     async def story():
-        told = Told()
-        told.driver.server("trainer", POD).put("pod")
-        bids = told.driver.server("trainer", BID)
+        recorder = Told()
+        recorder.driver.server("trainer", POD).put("pod")
+        bids = recorder.driver.server("trainer", BID)
         bids.put("bid")
         bids.fail(*[Unavailable("slow")] * 3)
-        told.planes.open("trainer")
+        recorder.planes.open("trainer")
         await asyncio.sleep(0.1)
-        assert told.planes.get("trainer") is None
-        assert told.events == []
+        assert recorder.planes.get("trainer") is None
+        assert recorder.events == []
         await asyncio.sleep(10)
-        assert told.events == [("trainer", "ADDED", "pod"), ("trainer", "ADDED", "bid")]
-        assert told.opened == ["trainer"]
-        await told.planes.close_all()
+        assert recorder.events == [("trainer", "ADDED", "pod"), ("trainer", "ADDED", "bid")]
+        assert recorder.opened == ["trainer"]
+        await recorder.planes.close_all()
 
     run(story())
 
 
 def test_what_happened_while_it_was_opening_is_not_lost():
     async def story():
-        told = Told()
-        pods = told.driver.server("trainer", POD)
+        recorder = Told()
+        pods = recorder.driver.server("trainer", POD)
         pods.put("gone")
-        told.driver.server("trainer", BID).fail(*[Unavailable("slow")] * 5)
-        told.planes.open("trainer")
+        recorder.driver.server("trainer", BID).fail(*[Unavailable("slow")] * 5)
+        recorder.planes.open("trainer")
         await asyncio.sleep(0.1)
         pods.remove("gone")
         pods.put("new")
         await asyncio.sleep(10)
-        assert told.events == [("trainer", "ADDED", "new")]
-        await told.planes.close_all()
+        assert recorder.events == [("trainer", "ADDED", "new")]
+        await recorder.planes.close_all()
 
     run(story())
 
 
 def test_changes_are_told_of_the_plane_they_are_in():
     async def story():
-        told = Told()
+        recorder = Told()
         for name in ("a", "b"):
-            told.planes.open(name)
+            recorder.planes.open(name)
         await asyncio.sleep(1)
-        told.driver.server("b", POD).put("pod")
+        recorder.driver.server("b", POD).put("pod")
         await asyncio.sleep(1)
-        assert told.events == [("b", "ADDED", "pod")]
-        await told.planes.close_all()
+        assert recorder.events == [("b", "ADDED", "pod")]
+        await recorder.planes.close_all()
 
     run(story())
 
 
 def test_opening_twice_is_opening_once():
     async def story():
-        told = Told()
-        told.planes.open("a")
-        told.planes.open("a")
+        recorder = Told()
+        recorder.planes.open("a")
+        recorder.planes.open("a")
         await asyncio.sleep(1)
-        assert told.driver.server("a", POD).lists == 1
-        await told.planes.close_all()
+        assert recorder.driver.server("a", POD).lists == 1
+        await recorder.planes.close_all()
 
     run(story())
 
 
 def test_a_closed_plane_is_silent_and_can_be_opened_again():
     async def story():
-        told = Told()
-        told.planes.open("a")
+        recorder = Told()
+        recorder.planes.open("a")
         await asyncio.sleep(1)
-        await told.planes.close("a")
-        assert told.planes.get("a") is None
-        told.driver.server("a", POD).put("pod")
+        await recorder.planes.close("a")
+        assert recorder.planes.get("a") is None
+        recorder.driver.server("a", POD).put("pod")
         await asyncio.sleep(1)
-        assert told.events == []
-        await told.planes.close("a")
-        told.planes.open("a")
+        assert recorder.events == []
+        await recorder.planes.close("a")
+        recorder.planes.open("a")
         await asyncio.sleep(1)
-        assert told.events == [("a", "ADDED", "pod")]
-        assert told.opened == ["a", "a"]
-        await told.planes.close_all()
+        assert recorder.events == [("a", "ADDED", "pod")]
+        assert recorder.opened == ["a", "a"]
+        await recorder.planes.close_all()
 
     run(story())
 
@@ -142,16 +142,16 @@ def test_a_closed_plane_is_silent_and_can_be_opened_again():
 def test_a_handler_with_a_bug_is_told_of_and_the_caches_stay_true(logs):
 
     async def story():
-        told = Told()
-        told.planes.on_change(BID, lambda plane, event, obj: obj["no such field"])
-        told.planes.open("a")
+        recorder = Told()
+        recorder.planes.on_change(BID, lambda plane, event, obj: obj["no such field"])
+        recorder.planes.open("a")
         await asyncio.sleep(1)
-        told.driver.server("a", BID).put("bid")
+        recorder.driver.server("a", BID).put("bid")
         await asyncio.sleep(1)
-        told.driver.server("a", POD).put("pod")
+        recorder.driver.server("a", POD).put("pod")
         await asyncio.sleep(1)
-        assert told.events == [("a", "ADDED", "bid"), ("a", "ADDED", "pod")]
-        await told.planes.close_all()
+        assert recorder.events == [("a", "ADDED", "bid"), ("a", "ADDED", "pod")]
+        await recorder.planes.close_all()
 
     run(story())
     assert [entry["log_level"] for entry in logs] == ["error"]

@@ -17,7 +17,7 @@ from bidplane.errors import NotFound
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import crds_for
@@ -75,6 +75,7 @@ class Site:
         }
         if claim:
             spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": claim}]
+            spec["containers"][0]["resources"] = {"claims": [{"name": "gpus"}]}
         pod = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
         await self.client.create(POD, pod, SPACE)
 

@@ -13,20 +13,20 @@ from contextlib import suppress
 from bidplane.api.kinds import EVENT, NAMESPACE, NODE, POD, RESOURCE_CLAIM
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import NotFound
+from bidplane.http.server.serve import serve
 from bidplane.kube.http import HttpClient
-from bidplane.node.agent import Identity
+from bidplane.node.agent import NodeIdentity
 from bidplane.node.fleet import NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices
-from bidplane.node.process.addresses import choose
-from bidplane.node.process.confine import Bare, Bubblewrap, find_bubblewrap
-from bidplane.node.process.images import Image, Images
-from bidplane.node.process.limits import Cgroups
-from bidplane.node.process.settings import Settings
+from bidplane.node.process.container.images import Image, Images
+from bidplane.node.process.network.addresses import choose
+from bidplane.node.process.sandbox.confinement import Bare, Bubblewrap, find_bubblewrap
+from bidplane.node.process.sandbox.limits import Cgroups
+from bidplane.node.process.settings import ProcessSettings
 from bidplane.plane import Planes
-from bidplane.runtime.certificates import ensure
-from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Tokens
-from bidplane.runtime.credentials import Identity as Who
-from bidplane.runtime.serve import serve
+from bidplane.runtime.identity.certificates import ensure
+from bidplane.runtime.identity.credentials import HOST_PLANE, OWNERS, Tokens
+from bidplane.runtime.identity.credentials import Identity as Who
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import ProcessNode
 from bidplane.wiring.server import crds_for
@@ -162,11 +162,11 @@ class Box:
             "trusted": ["*"],
             **given,
         }
-        self.settings = Settings(**settings)
+        self.settings = ProcessSettings(**settings)
         self.node = ProcessNode(
             self.client,
             self.settings,
-            Identity(name=self.name, address="127.0.0.1", port=1, sandbox=engine.kind),
+            NodeIdentity(name=self.name, address="127.0.0.1", port=1, sandbox=engine.kind),
             self.inventory,
             tokens=self.client,
             clock=self.clock,

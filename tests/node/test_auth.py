@@ -9,10 +9,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from bidplane.errors import ApiError
-from bidplane.node.auth import certified
-from bidplane.runtime import certificates
-from bidplane.runtime.clientcerts import Signer
-from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity
+from bidplane.node.auth import user_of_certificate
+from bidplane.runtime.identity import certificates
+from bidplane.runtime.identity.clientcerts import Signer
+from bidplane.runtime.identity.credentials import HOST_PLANE, OWNERS, Identity
 
 NOW = 1_800_000_000.0
 
@@ -27,10 +27,10 @@ def _certificate(folder: Path, plane: str) -> bytes:
 
 def test_the_master_of_an_agents_plane_is_nobody_to_a_node(tmp_path: Path) -> None:
     with pytest.raises(ApiError) as refused:
-        certified(_certificate(tmp_path, "research"))
+        user_of_certificate(_certificate(tmp_path, "research"))
     assert refused.value.code == 403
 
 
 def test_the_hosts_own_is_believed(tmp_path: Path) -> None:
-    user = certified(_certificate(tmp_path, HOST_PLANE))
+    user = user_of_certificate(_certificate(tmp_path, HOST_PLANE))
     assert (user.name, OWNERS in user.groups) == ("ann", True)

@@ -1,7 +1,7 @@
 """PersistentVolumeClaims and the owner's shared volumes, as directories of the machine."""
 
 from bidplane.api.kinds import PERSISTENT_VOLUME, VOLUME_CLAIM
-from bidplane.node.process.mounts import Declared, Shared
+from bidplane.node.process.volumes.mounts import Declared, Shared
 
 
 def uses(claim, **more):

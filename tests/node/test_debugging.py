@@ -3,7 +3,7 @@
 import pytest
 
 from bidplane.api.kinds import POD
-from bidplane.node.process.confine import find_bubblewrap
+from bidplane.node.process.sandbox.confinement import find_bubblewrap
 
 from .processes import pids_with
 
@@ -88,7 +88,7 @@ def test_an_image_nobody_mapped_and_a_target_that_is_over_are_said(box):
         await box.until_container("web", lambda c: c["state"].get("terminated"), "over")
         await join(box, "web", "late", "true", targetContainerName="over")
         waiting = await state(box, "web", "late", "waiting")
-        assert waiting["message"] == "its target, the container over, does not run"
+        assert waiting["message"] == "the target container over is not running"
         await join(box, "web", "odd", "sh", image="other")
         waiting = await state(box, "web", "odd", "waiting")
         assert waiting["reason"] == "ErrImageNeverPull"

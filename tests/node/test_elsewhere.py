@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from bidplane.node.process.addresses import _no_namespaces
-from bidplane.node.process.confine import find_bubblewrap
+from bidplane.node.process.network.addresses import _no_namespaces
+from bidplane.node.process.sandbox.confinement import find_bubblewrap
 from bidplane.testing import ownkernel
 
 pytestmark = [

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from bidplane.node.process import grpchealth
-from bidplane.node.process.confine import Bare
+from bidplane.node.process.probes import grpchealth
+from bidplane.node.process.sandbox.confinement import Bare
 
 from . import grpcserver
 from .grpcserver import SICK, serve
@@ -21,7 +21,7 @@ from .grpcserver import SICK, serve
         ("unknown", 'service unhealthy (responded with "UNKNOWN")'),
         ("none", "does not implement the grpc health protocol"),
         ("refused", "not for you"),
-        ("empty", "it answered nothing"),
+        ("empty", "the response is empty"),
         ("hangs", "did not complete within 0.2s"),
     ],
 )

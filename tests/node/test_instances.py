@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from bidplane.core.mig import Slot, problem, profiles
-from bidplane.core.topology import Gpu, Machine
+from bidplane.core.devices.mig import Slot, problem, profiles
+from bidplane.core.devices.topology import Gpu, Machine
 from bidplane.errors import UserError
-from bidplane.node.inventory.instances import Made, NvmlInstances
+from bidplane.node.inventory.instances import InstanceIdentity, NvmlInstances
 from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.inventory.slices import slices_of
 
@@ -135,7 +135,7 @@ def test_an_instance_is_made_with_a_compute_instance_and_goes_with_it():
     instances.create("GPU-0", Slot("3g.40gb", 4))
     assert instances.current("GPU-0") == [Slot("3g.40gb", 4)]
     assert card.inside == {1: [10]}
-    assert instances.made("GPU-0", Slot("3g.40gb", 4)) == Made("MIG-3g.40gb-4", 1)
+    assert instances.made("GPU-0", Slot("3g.40gb", 4)) == InstanceIdentity("MIG-3g.40gb-4", 1)
     with pytest.raises(UserError, match=r"3g.40gb at 4 cannot be made: Insufficient Resources"):
         instances.create("GPU-0", Slot("3g.40gb", 4))
     instances.destroy("GPU-0", Slot("3g.40gb", 4))
@@ -179,7 +179,7 @@ def test_a_node_cuts_a_real_card_for_a_claim_and_makes_it_whole_for_another(tmp_
     whole = ("gpu.bidplane.dev", "box", "gpu-0")
 
     async def story():
-        assert await made.take("pod", [part]) == {part: Made("MIG-3g.40gb-4", 1)}
+        assert await made.take("pod", [part]) == {part: InstanceIdentity("MIG-3g.40gb-4", 1)}
         with pytest.raises(UserError, match="it has instances"):
             await made.take("other", [whole])
         await made.leave("pod")

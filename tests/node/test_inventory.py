@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from bidplane.core import mig
-from bidplane.core.claims.check import counter_problems
-from bidplane.core.claims.model import Request, Taken, read_slices
-from bidplane.core.claims.pools import Slices
-from bidplane.core.topology import Gpu, Machine, read_machine
+from bidplane.core.devices import mig
+from bidplane.core.devices.claims.check import counter_problems
+from bidplane.core.devices.claims.model import AllocatedDevices, DeviceRequest, read_slices
+from bidplane.core.devices.claims.pools import Slices
+from bidplane.core.devices.topology import Gpu, Machine, read_machine
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Card, NodeDeclaration, machine_of
 from bidplane.node.inventory import DeclaredDevices, uuids
@@ -23,7 +23,10 @@ from bidplane.testing.cluster import Cluster
 
 DEFAULT = Path(fleets.__file__).parent.parent / "data" / "fleet.yaml"
 BOX = NodeDeclaration(
-    name="box", product="RTX-6000", memory="48Gi", cards=[Card(), Card(width=4, max_width=16)]
+    name="box",
+    product="RTX-6000",
+    memory="48Gi",
+    cards=[Card(), Card(width=4, max_width=16, numa=1, root="pci0000:10")],
 )
 
 
@@ -46,6 +49,11 @@ def test_attributes_have_the_names_others_publish() -> None:
     assert found["bidplane.dev/degraded"] == {"bool": True}
     assert found["bidplane.dev/linkDomain"] == {"string": "box/1"}
     assert found["cudaComputeCapability"] == {"version": "8.9.0"}
+
+
+def test_of_a_declared_card_no_topology_is_published_but_what_is_declared() -> None:
+    found = devices(machine_of(BOX))["gpu-0"]["attributes"]
+    assert not [name for name in found if name.startswith("resource.kubernetes.io/")]
 
 
 def test_a_degraded_link_is_said_and_can_be_a_taint() -> None:
@@ -92,13 +100,13 @@ def test_counters_allow_exactly_the_layouts_the_hardware_has(memory: str) -> Non
         if d.raw["attributes"]["type"]["string"] == "mig"
     }
     assert len(parts) == len(slots)
-    request = Request("r", "", "c", False, 1, (), (), False, {})
+    request = DeviceRequest("r", "", "c", False, 1, (), (), False, {})
     dice = random.Random(memory)
     agreed = {True: 0, False: 0}
     for _ in range(1500):
         chosen = dice.sample(slots, dice.randrange(1, 6))
         uses = [(0, request, parts[slot.profile, slot.start], {}) for slot in chosen]
-        fits = not list(counter_problems(uses, pools, Taken()))
+        fits = not list(counter_problems(uses, pools, AllocatedDevices()))
         assert fits == (not mig.problem(chosen, gigabytes)), chosen
         agreed[fits] += 1
     assert min(agreed.values()) > 20
@@ -107,11 +115,11 @@ def test_counters_allow_exactly_the_layouts_the_hardware_has(memory: str) -> Non
 def test_a_whole_gpu_leaves_nothing_to_cut() -> None:
     machine = machine_of(NodeDeclaration(name="n", product="A100", gpus=1, mig=True))
     pools = Slices(read_slices(slices_of(machine))).pools("n", {})
-    request = Request("r", "", "c", False, 1, (), (), False, {})
+    request = DeviceRequest("r", "", "c", False, 1, (), (), False, {})
     whole, *parts = pools[0].devices
     for part in parts:
         uses = [(0, request, whole, {}), (0, request, part, {})]
-        assert list(counter_problems(uses, pools, Taken()))
+        assert list(counter_problems(uses, pools, AllocatedDevices()))
 
 
 def test_a_card_not_in_the_table_is_cut_as_it_says_itself() -> None:

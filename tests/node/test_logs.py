@@ -9,7 +9,7 @@ from bidplane.errors import ApiError
 from bidplane.node.auth import InstallationGate
 from bidplane.node.server import KubeletServer
 from bidplane.node.simulatedruntime import SimulatedRuntime
-from bidplane.runtime.credentials import Identity
+from bidplane.runtime.identity.credentials import Identity
 
 SPACE = "agent-a"
 PATH = "/containerLogs/agent-a/train/main"
@@ -219,7 +219,9 @@ def test_a_simulated_pod_cannot_be_entered_and_says_so(stories):
             runtime.attach(found, "main", stdin=False),
             runtime.connect(found, 80),
         ):
-            with pytest.raises(ApiError, match='pod "train" is simulated: nothing runs on h100-a'):
+            with pytest.raises(
+                ApiError, match='pod "train" is simulated: no process runs on h100-a'
+            ):
                 await asked
 
     stories(story)

@@ -3,7 +3,7 @@
 import asyncio
 
 from bidplane.api.kinds import EVENT, NODE, RESOURCE_SLICE
-from bidplane.core.topology import LINKS_ANNOTATION, matrix, read_machine
+from bidplane.core.devices.topology import LINKS_ANNOTATION, matrix, read_machine
 from bidplane.node.fleet import Card, Fleet, NodeDeclaration
 from bidplane.node.inventory.nvml import NvmlDevices
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from bidplane.api.kinds import RESOURCE_CLAIM, RESOURCE_SLICE
-from bidplane.core.mig import Slot
+from bidplane.core.devices.mig import Slot
 from bidplane.node.fleet import NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices
 

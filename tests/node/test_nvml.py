@@ -3,9 +3,9 @@
 import pynvml
 import pytest
 
-from bidplane.core.topology import link_domains
+from bidplane.core.devices.topology import link_domains
 from bidplane.errors import UserError
-from bidplane.node.inventory.nvml import Nvml, NvmlDevices
+from bidplane.node.inventory.nvml import NvmlDevices, NvmlInventory
 
 from .recorded import RecordedNvml, gpu
 
@@ -75,5 +75,7 @@ def test_a_machine_without_a_driver_is_told_so():
 
 
 def test_the_real_library_has_every_function_that_is_asked_for():
-    wanted = {name for name in dir(Nvml) if name.startswith("nvml")} | set(Nvml.__annotations__)
+    wanted = {name for name in dir(NvmlInventory) if name.startswith("nvml")} | set(
+        NvmlInventory.__annotations__
+    )
     assert wanted <= set(dir(pynvml))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidplane.core import mig
-from bidplane.core.mig import Slot
+from bidplane.core.devices import mig
+from bidplane.core.devices.mig import Slot
 from bidplane.errors import UserError
 from bidplane.node.fleet import NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices
@@ -106,7 +106,9 @@ def test_what_somebody_else_made_is_used_and_stays(tmp_path):
         await made.leave("a")
         await made.keep_only(())
         assert cards.current(GPU) == [Slot("1g.10gb", 2)]
-        with pytest.raises(UserError, match=r"share memory slice 2; what is in the way was not"):
+        with pytest.raises(
+            UserError, match=r"share memory slice 2; the instances in the way were not"
+        ):
             await made.take("b", [BIG])
         with pytest.raises(UserError, match=r"it has instances: 1g.10gb at 2"):
             await made.take("c", [WHOLE])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bidplane.node.process.confine import Podman
+from bidplane.node.process.sandbox.confinement import Podman
 
 IMAGE = "localhost/bidplane-test:1"
 
@@ -35,7 +35,7 @@ def image(tmp_path_factory):
 
 
 def _trial():
-    from bidplane.node.process.confine import Confined
+    from bidplane.node.process.sandbox.confinement import Confined
 
     return Confined(argv=["/bin/sh", "-c"], name="bidplane-podman-trial", image=IMAGE)
 

@@ -473,10 +473,10 @@ def test_hooks_run_around_a_containers_life(box):
         await box.until_ready("hooks")
         await box.delete("hooks")
         await box.until(lambda: not box.node.runtime.pods())
-        kept = box.folder / "claims" / box.space / "kept" / "pre"
+        (kept,) = (box.folder / "claims" / box.space).glob("kept@*/pre")
         assert kept.read_text() == "began\n"
 
-    from bidplane.node.process.mounts import Declared
+    from bidplane.node.process.volumes.mounts import Declared
 
     box(story, volumes=lambda box: Declared(claims_folder=str(box.folder / "claims")))
 
@@ -493,7 +493,7 @@ def test_a_pod_that_is_active_too_long_fails(box):
 
 
 def test_host_paths_are_those_the_owner_lists(box, tmp_path):
-    from bidplane.node.process.mounts import Declared
+    from bidplane.node.process.volumes.mounts import Declared
 
     async def story(box):
         allowed = box.folder / "models"

@@ -9,10 +9,10 @@ import pytest
 from bidplane.api import labels
 from bidplane.api.kinds import NAMESPACE
 from bidplane.errors import ApiError
-from bidplane.node.process.addresses import Namespaces, _no_namespaces
-from bidplane.node.process.apart import table_of
-from bidplane.node.process.confine import Bare, find_bubblewrap
-from bidplane.node.process.limits import Cgroups
+from bidplane.node.process.network.addresses import Namespaces, _no_namespaces
+from bidplane.node.process.network.isolation import table_of
+from bidplane.node.process.sandbox.confinement import Bare, find_bubblewrap
+from bidplane.node.process.sandbox.limits import Cgroups
 
 from .processes import NoCgroups, pids_with
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bidplane.errors import ApiError
-from bidplane.node.process.confine import find_bubblewrap
-from bidplane.node.process.images import Image, Images
-from bidplane.node.process.mounts import Declared, Shared
+from bidplane.node.process.container.images import Image, Images
 from bidplane.node.process.records import PodFolder
+from bidplane.node.process.sandbox.confinement import find_bubblewrap
+from bidplane.node.process.volumes.mounts import Declared, Shared
 
 pytestmark = pytest.mark.skipif(find_bubblewrap() is None, reason="there is no bubblewrap")
 
@@ -155,6 +155,6 @@ def test_an_untrusted_pod_cannot_have_the_node_connect_anywhere(box, asked):
         await box.until_phase("asks", "Failed")
         status = (await box.get("asks"))["status"]
         assert status["reason"] == "Forbidden"
-        assert "127.0.0.1 is asked in the node's name" in status["message"]
+        assert "127.0.0.1: only trusted pods may name a host" in status["message"]
 
     box(story, trusted=[])

@@ -9,17 +9,17 @@ import time
 import pytest
 
 from bidplane.errors import ApiError, NotFound
+from bidplane.http.server.serve import bind, serve
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.auth import InstallationGate
 from bidplane.node.server import KubeletServer
 from bidplane.node.streams import forward
-from bidplane.runtime import certificates
-from bidplane.runtime.credentials import Identity, Tokens
-from bidplane.runtime.serve import bind, serve
-from bidplane.wire.remotecommand import V4, V5, Channels, Data
-from bidplane.wire.spdy import frames
-from bidplane.wire.spdy.session import Ended, Received, Session, WasReset
-from bidplane.wire.websocket import Closed, Message, WebSocket
+from bidplane.runtime.identity import certificates
+from bidplane.runtime.identity.credentials import Identity, Tokens
+from bidplane.wire.streams.remotecommand import V4, V5, ChannelData, Channels
+from bidplane.wire.streams.spdy import frames
+from bidplane.wire.streams.spdy.session import Ended, Received, Session, WasReset
+from bidplane.wire.streams.websocket import Closed, Message, WebSocket
 
 PATIENCE = 20.0
 POD = {"metadata": {"namespace": "a", "name": "p", "uid": "u1"}, "spec": {"nodeName": "n"}}
@@ -144,7 +144,8 @@ class Site:
         if "chunked" in head:
             size = int(await reader.readuntil(b"\r\n"), 16)
             return code, (await reader.readexactly(size)).decode()
-        return code, (await reader.read()).decode()
+        length = head.partition("content-length: ")[2].partition("\r\n")[0]
+        return code, (await reader.readexactly(int(length))).decode()
 
 
 def told(files, story):
@@ -166,9 +167,9 @@ EXEC = "/exec/a/p/main?command=sh&input=1&output=1"
 
 
 REFUSED = [
-    ("GET", "/nothing", (), 404, "nothing is served"),
-    ("GET", "/exec/a/p", (), 404, "nothing is served"),
-    ("DELETE", "/pods", (), 404, "nothing is served"),
+    ("GET", "/nothing", (), 404, "no such path"),
+    ("GET", "/exec/a/p", (), 404, "no such path"),
+    ("DELETE", "/pods", (), 404, "no such path"),
     ("GET", "/containerLogs/a/other/main", (), 404, "pod does not exist"),
     ("GET", "/containerLogs/a/p/main?tailLines=x", (), 400, "tailLines: 'x' is not a number"),
     ("GET", "/containerLogs/a/p/main?tailLines=-1", (), 400, "tailLines"),
@@ -274,7 +275,7 @@ def test_a_command_over_v5(files):
         assert session.typed == b"typed"
         await until(lambda: session.sizes == [(80, 24)])
         session.output.put_nowait(b"said")
-        assert await client.next() == Data(1, b"said")
+        assert await client.next() == ChannelData(1, b"said")
         session.end(3)
         last = await client.next()
         assert last.channel == 3

@@ -6,9 +6,9 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
-from bidplane.core import nodelife
-from bidplane.core.mig import Slot
-from bidplane.core.simulation import read
+from bidplane.core.devices.mig import Slot
+from bidplane.core.nodes import heartbeats
+from bidplane.core.nodes.simulation import read
 from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.simulatedstatus import devices_of, restarts
@@ -23,7 +23,7 @@ def state(pod):
 def test_it_registers_its_nodes_and_devices(stories):
     async def story(site):
         node = await site.client.get(NODE, "h100-a")
-        assert node["status"]["capacity"][labels.GPU_RESOURCE] == "8"
+        assert labels.GPU_RESOURCE not in node["status"]["capacity"]
         slice_ = await site.client.get(RESOURCE_SLICE, "h100-a-gpus")
         assert len(slice_["spec"]["devices"]) == 8
 
@@ -65,7 +65,7 @@ def test_a_node_that_was_given_up_says_that_it_is_ready_again(stories):
             node = await site.client.get(NODE, "h100-a")
             lease = await site.client.get(LEASE, "h100-a", "kube-node-lease")
             now = site.clock.now()
-            conditions = nodelife.judge(node, lease, now=now, stamp=rfc3339(now)).conditions
+            conditions = heartbeats.judge(node, lease, now=now, stamp=rfc3339(now)).conditions
             said = {"status": {"conditions": conditions}}
             await site.client.patch(NODE, "h100-a", said, subresource="status")
 

@@ -9,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bidplane.node import stats
-from bidplane.node.process import tmpfs, usage
-from bidplane.node.process.limits import Cgroups
-from bidplane.node.stats import ContainerUse, Disk, NodeUse, PodUse, Rates, Sample
+from bidplane.node.process.sandbox.limits import Cgroups
+from bidplane.node.process.usage import counters
+from bidplane.node.process.volumes import tmpfs
+from bidplane.node.stats import ContainerUse, CpuRates, Disk, NodeUse, PodUse, Sample
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.model import Holder
 
@@ -60,7 +61,7 @@ def test_metrics_server_finds_every_sample_with_its_time():
 
 
 def test_a_summary_has_node_pods_containers_volumes():
-    told = stats.summary(node(), Rates())
+    told = stats.summary(node(), CpuRates())
     assert told["node"]["nodeName"] == "box"
     assert told["node"]["memory"]["availableBytes"] == 900
     [pod] = told["pods"]
@@ -72,7 +73,7 @@ def test_a_summary_has_node_pods_containers_volumes():
 
 
 def test_cores_are_what_was_used_between_two_looks():
-    rates = Rates()
+    rates = CpuRates()
     assert rates.cores(("a",), sample(at=10.0, cpu=5.0), started=0.0) == 0.5  # since it began
     assert rates.cores(("a",), sample(at=20.0, cpu=25.0), started=0.0) == 2.0
     assert rates.cores(("a",), sample(at=20.5, cpu=25.5), started=0.0) == pytest.approx(20.5 / 10.5)
@@ -134,10 +135,10 @@ thread.join()
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     try:
         process.stdout.readline()
-        while len(usage.tree(process.pid)) < 2:
+        while len(counters.tree(process.pid)) < 2:
             assert process.poll() is None
     finally:
-        for pid in reversed(usage.tree(process.pid)):
+        for pid in reversed(counters.tree(process.pid)):
             subprocess.run(["kill", "-9", str(pid)], check=False)
         process.wait()
         process.stdout.close()
@@ -148,10 +149,10 @@ def test_a_folders_size_is_what_it_takes_on_the_disk(tmp_path):
     (tmp_path / "deep" / "a").write_bytes(bytes(1_000_000))
     (tmp_path / "again").hardlink_to(tmp_path / "deep" / "a")
     (tmp_path / "away").symlink_to("/usr")
-    size, files = usage._below(tmp_path)
+    size, files = counters._folder_usage(tmp_path)
     assert 1_000_000 <= size < 1_100_000
     assert files == 4  # itself, a folder, a file, a link
-    assert usage._below(tmp_path / "nowhere") == (0, 0)
+    assert counters._folder_usage(tmp_path / "nowhere") == (0, 0)
 
 
 def test_who_fills_an_emptydir_past_its_limit_is_evicted(box):
@@ -187,7 +188,7 @@ def test_who_fills_an_emptydir_past_its_limit_is_evicted(box):
     box(story)
 
 
-@pytest.mark.skipif(not tmpfs.possible(), reason="it takes root to mount")
+@pytest.mark.skipif(not tmpfs.is_permitted(), reason="it takes root to mount")
 def test_an_emptydir_in_memory_is_one_and_is_gone_with_its_pod(box):
     async def story(box):
         await box.create(

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.core.pods.environment import ConfigError
-from bidplane.node.process import users
-from bidplane.node.process.confine import find_bubblewrap
 from bidplane.node.process.records import PodFolder, PodRecord
-from bidplane.node.process.users import Users, first_free
+from bidplane.node.process.sandbox import users
+from bidplane.node.process.sandbox.confinement import find_bubblewrap
+from bidplane.node.process.sandbox.users import Users, first_free
 
 from .processes import pids_with
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bidplane.node.process.view import Mount, followed, shown
+from bidplane.node.process.sandbox.filesystem import Mount, mount_arguments, resolve_links
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def root(tmp_path):
     ],
 )
 def test_links_lead_where_they_lead_inside(root, path, where):
-    assert followed(path, str(root)) == where
+    assert resolve_links(path, str(root)) == where
 
 
 def test_the_machines_own_run_is_one_link_away():
-    assert followed("/var/run/secrets", "") == "/run/secrets"
+    assert resolve_links("/var/run/secrets", "") == "/run/secrets"
 
 
 def words(*mounts, root):
-    return " ".join(shown(mounts, root=str(root)))
+    return " ".join(mount_arguments(mounts, lambda mount: "7", root=str(root)))
 
 
 def test_a_folder_is_opened_only_where_a_volume_finds_no_place(root):

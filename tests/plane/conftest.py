@@ -22,12 +22,12 @@ import pytest
 import uvicorn
 
 from bidplane.api.kinds import Kind
+from bidplane.http.server.connection import HttpConnection
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.runtime.clientcerts import Signer
-from bidplane.runtime.connection import Connection
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.runtime.identity.clientcerts import Signer
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -193,7 +193,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded]:
         ssl_keyfile=str(key),
         ssl_ca_certs=str(folder / "ca.crt"),
         ssl_cert_reqs=ssl.CERT_OPTIONAL,
-        http=Connection,
+        http=HttpConnection,
         log_level="warning",
         timeout_graceful_shutdown=1,
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bidplane.runtime.credentials import InvalidToken
+from bidplane.runtime.identity.credentials import InvalidToken
 
 from .conftest import Answer, Embedded, Endpoint, config_map
 

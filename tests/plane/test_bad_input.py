@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bidplane.runtime.credentials import Identity
+from bidplane.runtime.identity.credentials import Identity
 
 from .conftest import Embedded, Endpoint, config_map
 

@@ -20,12 +20,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from bidplane.errors import ApiError
+from bidplane.http.asgi import CLIENT_CERTIFICATE
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.plane.http.auth import authenticate
-from bidplane.plane.http.message import Request
-from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE, Pair, Signer
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.plane.http.message import PlaneRequest
+from bidplane.runtime.identity.clientcerts import Pair, Signer
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 
 from .conftest import Embedded, Endpoint
@@ -136,8 +137,8 @@ def test_it_ends(tmp_path: Path) -> None:
         der = x509.load_pem_x509_certificate(made.certificate).public_bytes(
             serialization.Encoding.DER
         )
-        scope = {"method": "GET", "headers": [], "query_string": b""}
-        request = Request({**scope, "state": {CLIENT_CERTIFICATE: der}}, None, "/")  # type: ignore[arg-type]
+        scope = {"method": "GET", "path": "/", "headers": [], "query_string": b""}
+        request = PlaneRequest({**scope, "state": {CLIENT_CERTIFICATE: der}}, None)  # type: ignore[arg-type]
         assert authenticate(planes, "p", request).name == "p"
         clock.ahead = 601
         with pytest.raises(ApiError, match="the certificate has expired"):

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.errors import ApiError
+from bidplane.http import replies
 from bidplane.plane import fairness
 from bidplane.plane.fairness import Fairness
-from bidplane.plane.http import streams
 from bidplane.sim.loop import run
 
 
@@ -54,11 +54,11 @@ def test_one_plane_never_has_every_seat() -> None:
     async def story() -> None:
         turns = Fairness(seats=4, share=3, line=100)
         for _ in range(3):
-            await turns.sit("busy")
-        waiting = asyncio.create_task(turns.sit("busy"))
+            await turns.acquire("busy")
+        waiting = asyncio.create_task(turns.acquire("busy"))
         await _turn()
         assert not waiting.done()
-        await asyncio.wait_for(turns.sit("quiet"), 1)
+        await asyncio.wait_for(turns.acquire("quiet"), 1)
         waiting.cancel()
 
     _run(story())
@@ -67,16 +67,16 @@ def test_one_plane_never_has_every_seat() -> None:
 def test_a_line_that_is_full() -> None:
     async def story() -> None:
         turns = Fairness(seats=1, share=1, line=2)
-        await turns.sit("busy")
-        line = [asyncio.create_task(turns.sit("busy")) for _ in range(2)]
+        await turns.acquire("busy")
+        line = [asyncio.create_task(turns.acquire("busy")) for _ in range(2)]
         await _turn()
         with pytest.raises(ApiError) as refused:
-            await turns.sit("busy")
+            await turns.acquire("busy")
         assert refused.value.code == 429
         assert refused.value.reason == "TooManyRequests"
         assert refused.value.retry_after == fairness.RETRY_SECONDS  # type: ignore[attr-defined]
-        quiet = asyncio.create_task(turns.sit("quiet"))
-        turns.rise("busy")
+        quiet = asyncio.create_task(turns.acquire("quiet"))
+        turns.release("busy")
         await _turn()
         assert line[0].done() or quiet.done()
         for task in (*line, quiet):
@@ -97,14 +97,14 @@ def test_seats_are_never_lost(steps: list[tuple[str, str]]) -> None:
         for plane, step in steps:
             sitting = [task for task in tasks[plane] if task.done() and not task.cancelled()]
             if step == "come":
-                task = asyncio.create_task(turns.sit(plane))
+                task = asyncio.create_task(turns.acquire(plane))
                 await _turn()
                 if task.done() and task.exception():
                     continue  # the line was full
                 tasks[plane].append(task)
             elif step == "go" and sitting:
                 tasks[plane].remove(sitting[0])
-                turns.rise(plane)
+                turns.release(plane)
             elif step == "leave":
                 waiting = [task for task in tasks[plane] if not task.done()]
                 if waiting:
@@ -122,7 +122,7 @@ def test_seats_are_never_lost(steps: list[tuple[str, str]]) -> None:
         for plane, found in tasks.items():
             for task in found:
                 if task.done() and not task.cancelled():
-                    turns.rise(plane)
+                    turns.release(plane)
         await _turn()
         assert "3 free" in repr(turns)
 
@@ -142,14 +142,14 @@ def test_watches_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_reader_that_takes_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "STALL_SECONDS", 0.01)
+    monkeypatch.setattr(replies, "STALL_SECONDS", 0.01)
 
     async def story() -> None:
         async def never(message: Any) -> None:
             await asyncio.Event().wait()
 
         async def stalled() -> None:
-            await streams._Bounded(never)({"type": "http.response.body"})
+            await replies.BoundedSend(never)({"type": "http.response.body"})
 
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(stalled())
@@ -158,14 +158,14 @@ def test_a_reader_that_takes_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_reader_that_takes_its_time_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "STALL_SECONDS", 60.0)
+    monkeypatch.setattr(replies, "STALL_SECONDS", 60.0)
 
     async def story() -> None:
         async def slow(message: Any) -> None:
             await asyncio.sleep(50)
 
         async def told() -> None:
-            send = streams._Bounded(slow)
+            send = replies.BoundedSend(slow)
             for _ in range(5):
                 await send({"type": "http.response.body"})
             await asyncio.sleep(300)  # nothing to say is not a stall

@@ -17,8 +17,8 @@ from bidplane.kube.client import FollowingClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 from bidplane.plane import Planes
-from bidplane.plane import feed as feeds
-from bidplane.runtime.credentials import Tokens
+from bidplane.plane.storage import feed as feeds
+from bidplane.runtime.identity.credentials import Tokens
 from bidplane.wiring.server import crds_for
 
 KINDS = (CONFIG_MAP, SECRET, BID, POD)
@@ -110,7 +110,7 @@ def test_each_kind_is_told_what_its_own_watch_tells(
             assert not task.done()
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert not any(feed._bells for feed in planes.plane("lab").store._feeds.values())
+        assert not any(feed._signals for feed in planes.plane("lab").store._feeds.values())
         await planes.close()
 
     asyncio.run(story())
@@ -221,7 +221,7 @@ def test_a_watch_from_long_ago_is_told_all_of_it_whatever_is_held(tmp_path: Path
                 await client.patch(CONFIG_MAP, f"n{at % 5}", {"metadata": labels}, "default")
             await client.delete(CONFIG_MAP, "n0", "default")
             feed = planes.plane("lab").store.feed("configmaps")
-            assert (len(list(feed.back())) < 5) == (size == 200)
+            assert (len(list(feed.newest_first())) < 5) == (size == 200)
             for selector, count in (("", 26), ("even=true", 18)):
                 seen = []
                 async with asyncio.timeout(10):

@@ -11,8 +11,8 @@ from bidplane.api import crds
 from bidplane.api.kinds import BID, CRD
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.plane.journal import Journal
-from bidplane.runtime.credentials import Tokens
+from bidplane.plane.storage.journal import Journal
+from bidplane.runtime.identity.credentials import Tokens
 
 
 def _planes(folder: Path, given: Any = crds.for_agents) -> Planes:

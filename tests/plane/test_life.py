@@ -23,7 +23,7 @@ from bidplane.api.kinds import (
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import ApiError, NotFound
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.life import PlaneLife
@@ -197,12 +197,12 @@ def test_a_snapshot_comes_back(stories):
         with pytest.raises(NotFound):
             await one.get(CONFIG_MAP, "a", "default")
         for snapshot, same in ((awake, True), (asleep, False)):
-            await site.life.restore("one", snapshot, same=same)
+            await site.life.restore("one", snapshot, same_uid=same)
             assert (await one.get(CONFIG_MAP, "a", "default"))["data"] == {"k": "1"}
             assert (site.planes.uid("one") == uid) is same
             assert site.planes.plane("one").store.revision >= revision
             with pytest.raises(ApiError, match="already"):
-                await site.life.restore("one", snapshot, same=same)
+                await site.life.restore("one", snapshot, same_uid=same)
             await site.life.delete("one")
         assert list((site.planes.root).glob(".*")) == [], "nothing is left over"
 
@@ -212,7 +212,7 @@ def test_a_snapshot_comes_back(stories):
 def test_what_is_no_snapshot_is_refused(stories, tmp_path):
     async def story(site):
         with pytest.raises(ApiError, match="no snapshot"):
-            await site.life.restore("one", b"not a database" * 100, same=False)
+            await site.life.restore("one", b"not a database" * 100, same_uid=False)
         await site.life.create("two")
         file = tmp_path / "newer"
         file.write_bytes(await site.life.snapshot("two"))
@@ -220,7 +220,7 @@ def test_what_is_no_snapshot_is_refused(stories, tmp_path):
         connection.pragma("user_version", 999)
         connection.close()
         with pytest.raises(ApiError, match="newer Bidplane"):
-            await site.life.restore("one", file.read_bytes(), same=False)
+            await site.life.restore("one", file.read_bytes(), same_uid=False)
         assert "one" not in site.planes.names()
 
     stories(story)
@@ -309,7 +309,7 @@ def test_a_snapshot_of_an_earlier_version_comes_back(stories):
     things = Kind("old.test", "v1", "Thing", "things")
 
     async def story(site):
-        await site.life.restore("back", old, same=True)
+        await site.life.restore("back", old, same_uid=True)
         assert site.planes.uid("back") == "old-uid"
         back = site.planes.client("back")
         assert (await back.get(CONFIG_MAP, "a", "default"))["data"] == {"k": "2"}

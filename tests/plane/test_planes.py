@@ -16,8 +16,8 @@ from bidplane.errors import ApiError, NotFound, Unavailable
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
-from bidplane.plane.http.hosting import Passed
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.plane.http.hosting import ForwardedResponse
+from bidplane.runtime.identity.credentials import Identity, Tokens
 
 from .conftest import Embedded, Endpoint, config_map, pod
 
@@ -337,7 +337,7 @@ class _Logs:
     async def tunnel(self, *_: object) -> None:
         raise NotImplementedError
 
-    async def request(self, *_: object) -> Passed:
+    async def request(self, *_: object) -> ForwardedResponse:
         raise NotImplementedError
 
 

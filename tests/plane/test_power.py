@@ -20,9 +20,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.plane.feed import Key
-from bidplane.plane.journal import Journal
-from bidplane.plane.store import Store
+from bidplane.plane.storage.feed import Key
+from bidplane.plane.storage.journal import Journal
+from bidplane.plane.storage.store import ObjectStore
 
 _SECTOR = 512
 
@@ -121,13 +121,13 @@ def _object(name: str, value: int) -> dict[str, Any]:
 
 def _kept(folder: Path) -> dict[str, int]:
     journal = Journal(folder / "plane.db")
-    store = Store(journal, None)
+    store = ObjectStore(journal, None)
     found = {item.key.name: item.obj["value"] for item in store.items("things")}
     journal.close()
     return found
 
 
-async def _write(store: Store, steps: list[tuple[str, str]], done: dict[str, int]) -> None:
+async def _write(store: ObjectStore, steps: list[tuple[str, str]], done: dict[str, int]) -> None:
     for number, (step, name) in enumerate(steps):
         key = Key("things", "default", name)
         if step == "put":
@@ -158,7 +158,7 @@ def test_every_acknowledged_write_survives(
     done: dict[str, int] = {}
     try:
         journal = Journal(folder / "plane.db", vfs=disk.vfs_name)
-        asyncio.run(_write(Store(journal, None), steps, done))
+        asyncio.run(_write(ObjectStore(journal, None), steps, done))
         disk.lose_power(after, random.Random(seed))
         assert _kept(after) == done
         journal.close()
@@ -173,7 +173,7 @@ def test_the_test_can_fail(disk: Disk, tmp_path: Path) -> None:
     after.mkdir()
     journal = Journal(folder / "plane.db", durable=False, vfs=disk.vfs_name)
     done: dict[str, int] = {}
-    asyncio.run(_write(Store(journal, None), [("put", "a"), ("put", "b")], done))
+    asyncio.run(_write(ObjectStore(journal, None), [("put", "a"), ("put", "b")], done))
     disk.lose_power(after, random.Random(1))
     assert done == {"a": 0, "b": 1}
     assert _kept(after) != done

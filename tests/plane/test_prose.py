@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from bidplane.api.kinds import POD
-from bidplane.plane import prose
+from bidplane.plane import explaintexts
 from bidplane.plane.registry import Registry
-from bidplane.wire import openapi
+from bidplane.wire.schema import openapi
 
 POD_SPEC = "io.k8s.api.core.v1.PodSpec"
 
@@ -36,7 +36,7 @@ def _pods(words: Any) -> dict[str, Any]:
 def test_the_words_of_the_newest_release_that_is_not_newer_than_ours(tmp_path: Path) -> None:
     for version, words in (("v1.9.9", "old"), ("v1.36.0", "ours"), ("v1.38.0", "new")):
         _package(tmp_path, version, words)
-    spec = _pods(prose.read(tmp_path, "v1.37.1"))
+    spec = _pods(explaintexts.read(tmp_path, "v1.37.1"))
     assert spec["description"] == "ours spec"
     assert spec["properties"]["nodeName"]["description"] == "ours node"
     assert spec["properties"]["nodeName"]["type"] == "string", "the type is our own"
@@ -46,5 +46,5 @@ def test_the_words_of_the_newest_release_that_is_not_newer_than_ours(tmp_path: P
 
 
 def test_without_the_package_there_are_fields_and_no_words(tmp_path: Path) -> None:
-    assert prose.read(tmp_path, "v1.37.1") == {}
+    assert explaintexts.read(tmp_path, "v1.37.1") == {}
     assert "description" not in _pods({})["properties"]["nodeName"]

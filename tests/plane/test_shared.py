@@ -15,10 +15,10 @@ from bidplane.errors import ApiError
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.plane.call import Call
-from bidplane.plane.feed import Key
 from bidplane.plane.plane import Plane
+from bidplane.plane.storage.feed import Key
 from bidplane.plane.verbs import create, patch, update
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 
 VOLUMES = "/spec/volumes/0/projected/sources/0/serviceAccountToken/path"
 CHANGES: list[tuple[str, str, Any]] = [

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bidplane.plane import Planes
+from bidplane.http import replies
+from bidplane.plane import Planes, turns
 from bidplane.plane.fairness import Fairness
-from bidplane.plane.http import app, streams
 
 from .conftest import Embedded, Endpoint, config_map
 
@@ -65,7 +65,7 @@ async def _post(endpoint: Endpoint, context: ssl.SSLContext, count: int, over: A
 
 def _measured(embedded: Embedded, turns: Fairness, monkeypatch: pytest.MonkeyPatch) -> int:
     """Of the busy plane's requests, the usual number that went before one of the neighbour's."""
-    monkeypatch.setitem(app._turns, embedded.planes, turns)
+    monkeypatch.setattr(embedded.planes, "fairness", turns)
     names = [f"p-{secrets.token_hex(4)}" for _ in range(2)]
     busy, quiet = (embedded.make(name) for name in names)
     counter = Counter(*names, monkeypatch)
@@ -101,6 +101,7 @@ def test_a_crowd_next_door_is_one_neighbour(
     Counted in requests, not in seconds: how fast the machine is does not matter.
     """
     fair = _measured(embedded, Fairness(share=4), monkeypatch)
+    monkeypatch.setattr(turns, "BURST", 10**6)
     unfair = _measured(embedded, Fairness(seats=10**6, share=10**6), monkeypatch)
     assert fair <= unfair / 2, (fair, unfair)
 
@@ -108,13 +109,13 @@ def test_a_crowd_next_door_is_one_neighbour(
 def test_a_watcher_that_stops_reading_is_let_go(
     embedded: Embedded, plane: Endpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(replies, "STALL_SECONDS", 0.3)
     place = urlsplit(plane.url)
     raw = socket.create_connection((place.hostname or "", place.port or 0))
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     context = ssl.create_default_context(cafile=str(embedded.ca_file))
     name = place.path.rpartition("/")[2]
-    turns = app._fairness(embedded.planes)
+    turns = embedded.planes.fairness
 
     def watching() -> int:
         line = turns._lines.get(name)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.wire import versions
+from bidplane.wire.schema import versions
 
 from .conftest import Endpoint
 

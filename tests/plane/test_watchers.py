@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bidplane.errors import Gone
-from bidplane.plane import feed as feeds
-from bidplane.plane import store as stores
-from bidplane.plane.feed import Change, Key
-from bidplane.plane.journal import Journal
-from bidplane.plane.store import Store
-from bidplane.plane.writers import Writers
+from bidplane.plane.storage import feed as feeds
+from bidplane.plane.storage import store as stores
+from bidplane.plane.storage.feed import Change, Key
+from bidplane.plane.storage.journal import Journal
+from bidplane.plane.storage.store import ObjectStore
+from bidplane.plane.storage.writers import Writers
 
 NAMES = ("a", "b", "c")
 Event = tuple[int, str, str]  # revision, type, name
@@ -30,13 +30,13 @@ Event = tuple[int, str, str]  # revision, type, name
 class Watcher:
     """As a client: it remembers the last revision it saw, and what it takes the state to be."""
 
-    def __init__(self, store: Store, start: int, state: set[str]) -> None:
+    def __init__(self, store: ObjectStore, start: int, state: set[str]) -> None:
         self.seen: list[Event] = []
         self.at, self.state = start, state
         self.lists = 0
         self._earlier: list[Change] = []
 
-    async def connect(self, store: Store) -> None:
+    async def connect(self, store: ObjectStore) -> None:
         self._feed = store.feed("things")
         self._earlier = []
         try:
@@ -47,14 +47,14 @@ class Watcher:
         except Gone:
             self._list(store)
 
-    def _list(self, store: Store) -> None:
+    def _list(self, store: ObjectStore) -> None:
         self.lists += 1
         self.seen = []
         self.at = store.revision
         self.state = {item.key.name for item in store.items("things")}
         self._position = self._feed.end
 
-    def read(self, store: Store) -> None:
+    def read(self, store: ObjectStore) -> None:
         changes = self._feed.read(self._position)
         if changes is None:
             self._earlier = []
@@ -105,8 +105,8 @@ def test_every_later_event_once_in_order(
 
 
 async def _story(steps: list[tuple[str, str]], path: Path, size: int) -> None:
-    def opened() -> Store:
-        return Store(Journal(path, durable=False), None, feeds.Recent(2, size))
+    def opened() -> ObjectStore:
+        return ObjectStore(Journal(path, durable=False), None, feeds.Recent(2, size))
 
     store = opened()
     log: list[Event] = []
@@ -162,7 +162,7 @@ def test_old_changes_are_kept_as_bytes_and_told_as_ever(tmp_path: Path) -> None:
     """Who comes late sees what everybody saw, though the objects were let go of meanwhile."""
 
     async def story() -> None:
-        store = Store(Journal(tmp_path / "plane.db", durable=False), None)
+        store = ObjectStore(Journal(tmp_path / "plane.db", durable=False), None)
         key = Key("things", "default", "a")
         for number in range(3 * feeds.WARM_COUNT):
             await store.put(key, {"metadata": {"name": "a"}, "number": number})
@@ -186,7 +186,8 @@ def test_what_is_kept_as_objects_is_bounded_for_all_planes_together(tmp_path: Pa
     async def story() -> None:
         recent = feeds.Recent(4)
         stores = [
-            Store(Journal(tmp_path / f"{at}.db", durable=False), None, recent) for at in range(3)
+            ObjectStore(Journal(tmp_path / f"{at}.db", durable=False), None, recent)
+            for at in range(3)
         ]
         key = Key("things", "default", "a")
         for number in range(5):
@@ -211,7 +212,7 @@ def test_what_is_no_longer_held_is_read_from_the_file(tmp_path: Path) -> None:
     async def story() -> None:
         threads = Writers(2)
         recent = feeds.Recent(2, 500)
-        stores_ = [Store(Journal(tmp_path / f"{at}.db"), threads, recent) for at in range(2)]
+        stores_ = [ObjectStore(Journal(tmp_path / f"{at}.db"), threads, recent) for at in range(2)]
         store, other = stores_
         key = Key("things", "default", "a")
         done = asyncio.Event()
@@ -246,7 +247,7 @@ def test_what_is_no_longer_held_is_read_from_the_file(tmp_path: Path) -> None:
 
         first, _ = await asyncio.gather(watch(0), write())
         assert first == list(range(150))
-        assert len(list(store.feed("things").back())) < 20
+        assert len(list(store.feed("things").newest_first())) < 20
         assert await watch(1) == list(range(1, 150))
         assert await watch(store.revision) == []
         for one in stores_:
@@ -263,7 +264,9 @@ def test_what_the_file_has_no_longer_is_gone(
     monkeypatch.setattr(stores, "KEEP", 5)
 
     async def story() -> None:
-        store = Store(Journal(tmp_path / "plane.db", durable=False), None, feeds.Recent(2, 200))
+        store = ObjectStore(
+            Journal(tmp_path / "plane.db", durable=False), None, feeds.Recent(2, 200)
+        )
         for number in range(40):
             await store.put(Key("things", "", "a"), {"metadata": {"name": "a"}, "number": number})
         with pytest.raises(Gone):

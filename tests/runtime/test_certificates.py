@@ -8,7 +8,7 @@ import threading
 import pytest
 from cryptography import x509
 
-from bidplane.runtime.certificates import ensure
+from bidplane.runtime.identity.certificates import ensure
 
 DAY = 86_400.0
 HOSTS = ["127.0.0.1", "localhost"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.errors import UserError
-from bidplane.runtime.credentials import Identity, InvalidToken, Tokens, load_key
+from bidplane.runtime.identity.credentials import Identity, InvalidToken, Tokens, load_key
 
 NOW = 1_700_000_000.0
 KEY = b"k" * 32

@@ -114,3 +114,22 @@ def test_a_token_made_before_the_host_plane_was_is_not_kept(where):
     started(where, host_uid="h1")
     token = where.owner_token(user="me", now=NOW + 1)
     assert where.tokens().verify(token, now=NOW + 1).uid == "h1"
+
+
+def test_a_folder_that_was_open_to_others_is_closed(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    Installation(folder).create()
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_every_folder_with_secrets_is_the_owners_alone(tmp_path):
+    folder = tmp_path / "data"
+    for inside in ("planes/lab", "logs"):
+        (folder / inside).mkdir(parents=True)
+    folders = [folder, folder / "planes", folder / "planes" / "lab", folder / "logs"]
+    for path in folders:
+        path.chmod(0o755)
+    Installation(folder).create()
+    assert [path.stat().st_mode & 0o777 for path in folders] == [0o700] * 4

@@ -14,8 +14,8 @@ import sys
 
 import pytest
 
-from bidplane.runtime import supervisor as module
-from bidplane.runtime.supervisor import Program, Supervisor
+from bidplane.runtime.supervision import supervisor as module
+from bidplane.runtime.supervision.supervisor import SupervisedProgram, Supervisor
 
 PATIENCE = 20.0  # seconds until a test that waits for a process fails
 
@@ -60,7 +60,7 @@ def pipe():
 @pytest.fixture
 def program(tmp_path, pipe):
     def make(code, name="it"):
-        return Program(
+        return SupervisedProgram(
             name=name,
             command=[sys.executable, "-c", code, str(pipe.write_end)],
             inherits=[pipe.write_end],
@@ -214,7 +214,7 @@ def test_a_command_that_is_not_there_is_tried_again_and_can_be_stopped(tmp_path,
             raise FileNotFoundError("no such file")
 
         monkeypatch.setattr(module.asyncio, "create_subprocess_exec", missing)
-        it.start(Program(name="it", command=["/no/such/command"], log=tmp_path / "log"))
+        it.start(SupervisedProgram(name="it", command=["/no/such/command"], log=tmp_path / "log"))
         await asyncio.wait_for(enough.wait(), PATIENCE)
         await it.stop()
 
@@ -235,16 +235,16 @@ def test_what_a_program_says_is_kept_over_restarts(program, pipe, tmp_path):
 
 SUPERVISOR = """
 import asyncio, pathlib, sys
-from bidplane.runtime.supervisor import Program, Supervisor
+from bidplane.runtime.supervision.supervisor import SupervisedProgram, Supervisor
 async def main():
     it = Supervisor()
     descriptor = int(sys.argv[1])
-    it.start(Program(name="it", command=[sys.executable, "-c", CHILD, sys.argv[1]],
+    it.start(SupervisedProgram(name="it", command=[sys.executable, "-c", CHILD, sys.argv[1]],
                      inherits=[descriptor], log=pathlib.Path(sys.argv[2])))
     await asyncio.Event().wait()
 CHILD = '''
 import os, signal, sys
-from bidplane.runtime.supervisor import end_with_supervisor
+from bidplane.runtime.supervision.supervisor import end_with_supervisor
 end_with_supervisor()
 os.write(int(sys.argv[1]), b"%d\\\\n" % os.getpid())
 signal.pause()

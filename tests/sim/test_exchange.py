@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from bidplane.api.lease import Phase
 from bidplane.ledger.records import REVENUE, TransferKind, fund_of
 from bidplane.ledger.verify import verify_store
-from bidplane.sim.bidders import Rule, by_attained, by_remaining_work, by_worth
+from bidplane.sim.bidders import Rule, by_attained_service, by_remaining_work, by_worth
 from bidplane.sim.cluster import Failure
-from bidplane.sim.engine import Costs, Outcome, Task, simulate
-from bidplane.sim.exchange import FLOOR, RULES, Exchange, Market
+from bidplane.sim.engine import Costs, SimulationOutcome, Task, simulate
+from bidplane.sim.exchange import FLOOR, RULES, MarketRules, SimulatedExchange
 from bidplane.sim.metrics import measure
 from bidplane.sim.policies import find
 from bidplane.sim.workload import Job, generate, with_values
@@ -25,17 +25,17 @@ def job(name: str, arrives: int, gpus: int, seconds: int, **more: object) -> Job
     return Job(name=name, arrives=arrives, gpus=gpus, seconds=seconds, **more)  # type: ignore[arg-type]
 
 
-def ends(outcome: Outcome) -> dict[str, int]:
+def ends(outcome: SimulationOutcome) -> dict[str, int]:
     return {task.job.name: task.ended for task in outcome.tasks}
 
 
-def kept(rule: Rule, market: Market | None = None, *, skip: bool = True) -> Exchange:
-    return Exchange("kept", rule, market, history=True, skip=skip)
+def kept(rule: Rule, market: MarketRules | None = None, *, skip: bool = True) -> SimulatedExchange:
+    return SimulatedExchange("kept", rule, market, history=True, skip=skip)
 
 
-def lives(outcome: Outcome) -> list[tuple[str, int, list[tuple[int, int]]]]:
+def lives(outcome: SimulationOutcome) -> list[tuple[str, int, list[tuple[int, int]]]]:
     """From when to when each job had its GPUs, to the second."""
-    return [(task.job.name, task.preemptions, task.stays) for task in outcome.tasks]
+    return [(task.job.name, task.preemptions, task.intervals) for task in outcome.tasks]
 
 
 JOBS = st.lists(
@@ -54,7 +54,7 @@ TROUBLE = st.lists(
 @given(
     shapes=JOBS,
     trouble=TROUBLE,
-    rule=st.sampled_from([by_remaining_work, by_attained, by_worth]),
+    rule=st.sampled_from([by_remaining_work, by_attained_service, by_worth]),
     budget=st.sampled_from([0.0, 0.0, 0.5, 2.0]),
     seed=st.integers(0, 9),
 )
@@ -68,14 +68,14 @@ def test_every_credit_is_accounted_for(
     """The ledger of a whole run, failures and empty wallets included, is sound to the last row."""
     jobs = [job(f"j{n}", *shape, tenant=f"t{n % 3}") for n, shape in enumerate(shapes)]
     failures = {node: Failure(node, at, at + lasts) for node, at, lasts in trouble}
-    exchange = kept(rule, Market(budget=budget))
+    exchange = kept(rule, MarketRules(budget=budget))
     outcome = simulate(
         with_values(jobs, seed=seed), NODES, exchange, failures=list(failures.values())
     )
     assert all(task.ended >= 0 for task in outcome.tasks)
-    found = verify_store(exchange.store)
-    assert found.problem == ""
-    assert found.commits > 0
+    verification = verify_store(exchange.store)
+    assert verification.problem == ""
+    assert verification.commits > 0
     # What is granted is in wallets, or was paid; and when all is over nothing is held.
     moved = exchange.store.moved
     accounts = exchange.ledger.accounts()
@@ -89,7 +89,7 @@ def test_every_credit_is_accounted_for(
 
 
 @settings(max_examples=10, deadline=None)
-@given(shapes=JOBS, rule=st.sampled_from([by_remaining_work, by_attained, by_worth]))
+@given(shapes=JOBS, rule=st.sampled_from([by_remaining_work, by_attained_service, by_worth]))
 def test_leaving_out_rounds_without_bids_changes_nothing(
     shapes: list[tuple[int, int, int]], rule: Rule
 ) -> None:
@@ -98,7 +98,7 @@ def test_leaving_out_rounds_without_bids_changes_nothing(
     assert lives(simulate(jobs, NODES, few)) == lives(simulate(jobs, NODES, all_))
     assert few.rounds <= all_.rounds
 
-    def paid(exchange: Exchange) -> dict[str, int]:
+    def paid(exchange: SimulatedExchange) -> dict[str, int]:
         # Refills that nobody has looked at yet are not granted yet.
         return {
             lease.bid_uid: lease.charged
@@ -112,13 +112,13 @@ def test_leaving_out_rounds_without_bids_changes_nothing(
 def test_a_round_each_second_decides_the_same_while_agents_look_as_often() -> None:
     """Between events and looks nothing changes, so the seconds between need no round."""
 
-    class EachSecond(Exchange):
-        def next_look(self, now: int, *, any_waiting: bool) -> int | None:
-            super().next_look(now, any_waiting=any_waiting)
+    class EachSecond(SimulatedExchange):
+        def next_decision(self, now: int, *, any_waiting: bool) -> int | None:
+            super().next_decision(now, any_waiting=any_waiting)
             return now + 1
 
-        def _second_thoughts(self, running, now):  # type: ignore[no-untyped-def]
-            return super()._second_thoughts(running, now) if now % 60 == 0 else ([], [])
+        def _reconsider(self, running, now):  # type: ignore[no-untyped-def]
+            return super()._reconsider(running, now) if now % 60 == 0 else ([], [])
 
         def _bid(self, task, now):  # type: ignore[no-untyped-def]
             number = self._number[id(task)]
@@ -129,8 +129,8 @@ def test_a_round_each_second_decides_the_same_while_agents_look_as_often() -> No
             return self.bids[key]
 
     each, few = (
-        kind("each", by_remaining_work, Market(look_seconds=60), skip=False, history=True)
-        for kind in (EachSecond, Exchange)
+        kind("each", by_remaining_work, MarketRules(look_seconds=60), skip=False, history=True)
+        for kind in (EachSecond, SimulatedExchange)
     )
     each.bids = {}  # type: ignore[attr-defined]
     # Arrivals on the minute, where agents look anyway; lengths so that ends are as well.
@@ -143,15 +143,15 @@ def test_a_round_each_second_decides_the_same_while_agents_look_as_often() -> No
 
 
 def test_it_displaces_only_for_what_is_worth_its_restart_and_gives_notice() -> None:
-    one = job("one", 0, 8, 1000, value=100.0, tenant="a")
+    first = job("one", 0, 8, 1000, value=100.0, tenant="a")
     much = job("much", 500, 8, 1000, value=400.0, tenant="b")
     little = job("little", 500, 8, 500, value=103.0, tenant="b")  # a little more per GPU-second
-    outcome = simulate([one, much], (8,), kept(by_worth, Market(notice_seconds=30)))
+    outcome = simulate([first, much], (8,), kept(by_worth, MarketRules(notice_seconds=30)))
     # Who is displaced works on until its notice is over; then its restart is to be done, too.
     assert ends(outcome) == {"much": 1530, "one": 1530 + 470 + 40}
     assert measure(outcome).preemptions == 1
-    found = measure(simulate([one, little], (8,), find("exchange-worth")))
-    assert found.preemptions == 0
+    metrics = measure(simulate([first, little], (8,), find("exchange-worth")))
+    assert metrics.preemptions == 0
 
 
 def test_winners_pay_what_the_next_would_have_and_the_displaced_are_paid() -> None:
@@ -198,10 +198,10 @@ def test_a_tenant_without_credits_waits_and_one_with_more_weight_goes_first() ->
     """Both want everything; what they are granted decides, by the weight of their priority."""
     jobs = [job(f"a{n}", 0, 8, 7200, tenant="a", priority=3) for n in range(4)]
     jobs += [job(f"b{n}", 0, 8, 7200, tenant="b") for n in range(4)]
-    exchange = kept(by_remaining_work, Market(budget=0.7))
+    exchange = kept(by_remaining_work, MarketRules(budget=0.7))
     outcome = simulate(jobs, (8,), exchange)
-    found = ends(outcome)
-    assert sum(found[f"a{n}"] for n in range(4)) < sum(found[f"b{n}"] for n in range(4))
+    end_times = ends(outcome)
+    assert sum(end_times[f"a{n}"] for n in range(4)) < sum(end_times[f"b{n}"] for n in range(4))
     assert verify_store(exchange.store).problem == ""
 
 
@@ -275,9 +275,9 @@ def test_the_longest_job_by_far_does_not_wait_until_all_others_are_done() -> Non
     # would run alone for days.
     short = [job(f"s{n:03d}", 200 * n, 4, 480) for n in range(400)]
     long = job("long", 300, 4, 300_000)
-    found = {name: simulate([*short, long], (8,), find(name)) for name in ("srtf", "exchange")}
-    assert ends(found["exchange"])["long"] < ends(found["srtf"])["long"]
-    last = {name: max(ends(outcome).values()) for name, outcome in found.items()}
+    outcomes = {name: simulate([*short, long], (8,), find(name)) for name in ("srtf", "exchange")}
+    assert ends(outcomes["exchange"])["long"] < ends(outcomes["srtf"])["long"]
+    last = {name: max(ends(outcome).values()) for name, outcome in outcomes.items()}
     assert last["exchange"] < last["srtf"]
 
 
@@ -295,16 +295,16 @@ def test_what_loses_its_worth_sooner_goes_first_though_it_is_worth_less() -> Non
 @pytest.mark.slow
 def test_on_a_loaded_fleet_the_exchange_is_ahead_where_it_says() -> None:
     jobs = generate(300, gpus=64, load=2.0, seed=8)
-    found = {
+    metrics = {
         name: measure(simulate(jobs, [8] * 8, find(name)))
         for name in ("fifo", "las", "srtf", "exchange", "exchange-blind")
     }
-    assert found["exchange"].average_completion <= found["srtf"].average_completion
-    assert found["exchange"].preemptions < found["srtf"].preemptions
-    assert found["exchange-blind"].average_completion < found["las"].average_completion
-    assert found["exchange"].busy_utilisation >= found["fifo"].busy_utilisation
+    assert metrics["exchange"].average_completion <= metrics["srtf"].average_completion
+    assert metrics["exchange"].preemptions < metrics["srtf"].preemptions
+    assert metrics["exchange-blind"].average_completion < metrics["las"].average_completion
+    assert metrics["exchange"].busy_utilisation >= metrics["fifo"].busy_utilisation
     # Until the last job has ended, not arrived: whoever puts long jobs off has less than a queue.
-    assert found["exchange"].utilisation > found["srtf"].utilisation
+    assert metrics["exchange"].utilisation > metrics["srtf"].utilisation
     valued = with_values(jobs, seed=7)
     worth = {
         name: measure(simulate(valued, [8] * 8, find(name))).value

@@ -74,21 +74,21 @@ def test_waiting_for_what_will_never_happen_is_an_error_not_a_hang():
     async def story():
         await asyncio.Event().wait()
 
-    with pytest.raises(RuntimeError, match="never happen"):
+    with pytest.raises(RuntimeError, match="the simulation is stuck"):
         run(story())
 
 
 def test_two_runs_are_the_same():
     async def story():
-        seen = []
+        events = []
 
         async def worker(name):
             for step in range(5):
                 await asyncio.sleep(step * 0.1)
-                seen.append((name, asyncio.get_running_loop().time()))
+                events.append((name, asyncio.get_running_loop().time()))
 
         await asyncio.gather(*map(worker, "abc"))
-        return seen
+        return events
 
     assert run(story()) == run(story())
 

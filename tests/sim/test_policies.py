@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bidplane.errors import UserError
 from bidplane.sim import first_come
-from bidplane.sim.cluster import Cluster, Failure, Seats
-from bidplane.sim.engine import Costs, Decision, Outcome, Task, simulate
+from bidplane.sim.cluster import Failure, Seats, SimulatedCluster
+from bidplane.sim.engine import Costs, SchedulingDecision, SimulationOutcome, Task, simulate
 from bidplane.sim.exchange import RULES
 from bidplane.sim.metrics import measure
 from bidplane.sim.policies import QUEUES, find
@@ -25,7 +25,7 @@ def job(name: str, arrives: int, gpus: int, seconds: int, **more: object) -> Job
     return Job(name=name, arrives=arrives, gpus=gpus, seconds=seconds, **more)  # type: ignore[arg-type]
 
 
-def ends(outcome: Outcome) -> dict[str, int]:
+def ends(outcome: SimulationOutcome) -> dict[str, int]:
     return {task.job.name: task.ended for task in outcome.tasks}
 
 
@@ -37,12 +37,12 @@ class Watched:
         self.name = name
         self.down: list[tuple[int, int]] = []
 
-    def prepare(self, tasks: Sequence[Task], cluster: Cluster, costs: Costs) -> None:
+    def prepare(self, tasks: Sequence[Task], cluster: SimulatedCluster, costs: Costs) -> None:
         self.inner.prepare(tasks, cluster, costs)
 
     def decide(
-        self, now: int, waiting: list[Task], running: list[Task], cluster: Cluster
-    ) -> Decision:
+        self, now: int, waiting: list[Task], running: list[Task], cluster: SimulatedCluster
+    ) -> SchedulingDecision:
         decision = self.inner.decide(now, waiting, running, cluster)
         assert all(task.runs for task in decision.stop)
         for task, seats in decision.start:
@@ -51,11 +51,11 @@ class Watched:
             assert not cluster.down.intersection(seats)
         return decision
 
-    def next_look(self, now: int, *, any_waiting: bool) -> int | None:
-        return self.inner.next_look(now, any_waiting=any_waiting)
+    def next_decision(self, now: int, *, any_waiting: bool) -> int | None:
+        return self.inner.next_decision(now, any_waiting=any_waiting)
 
-    def looks_at(self, now: int) -> bool:
-        return self.inner.looks_at(now)
+    def decides_at(self, now: int) -> bool:
+        return self.inner.decides_at(now)
 
 
 def check_seats(job: Job, seats: Seats) -> None:
@@ -117,10 +117,11 @@ def test_fifo_is_first_come_first_served(shapes: list[tuple[int, int, int]]) -> 
         job(f"j{n:02d}", arrives, min(8, gpus), seconds)
         for n, (arrives, gpus, seconds) in enumerate(shapes)
     ]
-    others = [
-        first_come.Job(name=j.name, arrives=j.arrives, gpus=j.gpus, seconds=j.seconds) for j in jobs
+    peer_jobs = [
+        first_come.QueuedJob(name=j.name, arrives=j.arrives, gpus=j.gpus, seconds=j.seconds)
+        for j in jobs
     ]
-    expected = {run.job: run.ended for run in first_come.first_come(others, NODES)}
+    expected = {run.job: run.ended for run in first_come.first_come(peer_jobs, NODES)}
     assert ends(simulate(jobs, NODES, find("fifo"))) == expected
 
 
@@ -140,8 +141,8 @@ def test_srtf_preempts_for_the_shorter_and_pays_the_restart() -> None:
     jobs = [job("long", 0, 8, 1000), job("short", 100, 8, 10)]
     outcome = simulate(jobs, (8,), find("srtf"), costs=Costs(restart=40))
     assert ends(outcome) == {"short": 110, "long": 110 + 900 + 40}
-    found = measure(outcome)
-    assert (found.preemptions, found.wasted) == (1, 8 * 40 / 3600)
+    metrics = measure(outcome)
+    assert (metrics.preemptions, metrics.wasted) == (1, 8 * 40 / 3600)
 
 
 def test_las_lets_a_newcomer_in_once_the_first_has_had_its_share() -> None:
@@ -178,14 +179,14 @@ def test_a_job_no_fleet_can_hold_and_a_policy_nobody_knows_are_refused() -> None
 @pytest.mark.slow
 def test_on_a_loaded_fleet_the_exchange_is_ahead_where_it_says() -> None:
     jobs = generate(800, gpus=64, load=2.0, seed=8)
-    found = {
+    metrics = {
         name: measure(simulate(jobs, [8] * 8, find(name)))
         for name in ("fifo", "las", "srtf", "exchange", "exchange-blind")
     }
-    assert found["exchange"].average_completion <= 1.02 * found["srtf"].average_completion
-    assert found["exchange"].preemptions < found["srtf"].preemptions
-    assert found["exchange-blind"].average_completion < found["las"].average_completion
-    assert found["exchange"].utilisation >= found["fifo"].utilisation
+    assert metrics["exchange"].average_completion <= 1.02 * metrics["srtf"].average_completion
+    assert metrics["exchange"].preemptions < metrics["srtf"].preemptions
+    assert metrics["exchange-blind"].average_completion < metrics["las"].average_completion
+    assert metrics["exchange"].utilisation >= metrics["fifo"].utilisation
     valued = with_values(jobs, seed=7)
     worth = {
         name: measure(simulate(valued, [8] * 8, find(name))).value

@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from bidplane.cli import sim as cli
-from bidplane.cli.sim import Setting
+from bidplane.cli.sim import SimulationSetup
 from bidplane.errors import UserError
-from bidplane.sim.cluster import Cluster, failures
+from bidplane.sim.cluster import SimulatedCluster, failures
 from bidplane.sim.workload import Job, generate, with_values
 
 
@@ -44,7 +44,7 @@ def test_requests_that_come_while_their_gpu_is_not_there_are_late() -> None:
 
 
 def test_a_node_that_is_down_is_not_used_and_devices_are_handed_out_once() -> None:
-    cluster = Cluster((4, 8))
+    cluster = SimulatedCluster((4, 8))
     cluster.down.add(1)
     assert cluster.find(5) is None
     seats = cluster.find(3)
@@ -59,19 +59,19 @@ def test_a_node_that_is_down_is_not_used_and_devices_are_handed_out_once() -> No
 
 def test_failures_come_as_often_as_they_are_told() -> None:
     span = 1000 * 3600
-    found = failures([8] * 20, mean_hours=50, repair_seconds=60, span=span, seed=1)
-    assert len(found) == pytest.approx(20 * 1000 / 50, rel=0.2)
-    assert found == failures([8] * 20, mean_hours=50, repair_seconds=60, span=span, seed=1)
+    drawn = failures([8] * 20, mean_hours=50, repair_seconds=60, span=span, seed=1)
+    assert len(drawn) == pytest.approx(20 * 1000 / 50, rel=0.2)
+    assert drawn == failures([8] * 20, mean_hours=50, repair_seconds=60, span=span, seed=1)
 
 
-SMALL = Setting(jobs=40, nodes=2, values=True, node_hours=20.0)
+SMALL = SimulationSetup(jobs=40, nodes=2, values=True, node_hours=20.0)
 
 
 def test_run_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     cli.run(policy="exchange", setting=SMALL, json=True)
-    found = json.loads(capsys.readouterr().out)
-    assert found["policy"] == "exchange"
-    assert found["jobs"] == 40
+    output = json.loads(capsys.readouterr().out)
+    assert output["policy"] == "exchange"
+    assert output["jobs"] == 40
 
 
 def test_compare_prints_a_table_and_draws(
@@ -92,13 +92,15 @@ def test_compare_prints_a_table_and_draws(
 
 def test_a_wrong_policy_is_refused_before_anything_is_played(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of"):
-        cli.compare(policy=("fifo", "nope"), setting=Setting(trace=tmp_path / "not-read.csv"))
+        cli.compare(
+            policy=("fifo", "nope"), setting=SimulationSetup(trace=tmp_path / "not-read.csv")
+        )
     with pytest.raises(UserError, match="--nodes"):
-        cli.run(policy="fifo", setting=Setting(nodes=0))
+        cli.run(policy="fifo", setting=SimulationSetup(nodes=0))
     with pytest.raises(UserError, match="--load"):
-        cli.run(policy="fifo", setting=Setting(load=0.0))
+        cli.run(policy="fifo", setting=SimulationSetup(load=0.0))
     with pytest.raises(UserError, match="--notice-seconds must be zero or more"):
-        cli.run(policy="fifo", setting=Setting(notice_seconds=-1))
+        cli.run(policy="fifo", setting=SimulationSetup(notice_seconds=-1))
 
 
 HEADER = "job_id,submit_time,num_gpus,duration\n"
@@ -108,10 +110,10 @@ def test_a_trace_larger_than_the_fleet_or_broken_is_refused_with_words(tmp_path:
     path = tmp_path / "t.csv"
     path.write_text(HEADER + "a,0,64,10\n")
     with pytest.raises(UserError, match="a asks for 64 GPUs; the nodes have 16: see --nodes"):
-        cli.run(policy="exchange", setting=Setting(trace=path, nodes=2))
+        cli.run(policy="exchange", setting=SimulationSetup(trace=path, nodes=2))
     path.write_text(HEADER + "a,0,1,-10\n")
     with pytest.raises(UserError, match="line 2: the duration -10"):
-        cli.compare(policy=("fifo",), setting=Setting(trace=path))
+        cli.compare(policy=("fifo",), setting=SimulationSetup(trace=path))
 
 
 def test_a_trace_that_names_its_fleet_is_played_on_it(
@@ -121,9 +123,9 @@ def test_a_trace_that_names_its_fleet_is_played_on_it(
     path.write_text(
         "job_id,submit_time,num_gpus,dur_v100,dur_k80\n0,0,4,100,900\n1,0,4,100,900\n2,0,4,100,900\n"
     )
-    cli.run(policy="fifo", setting=Setting(trace=path), json=True)
+    cli.run(policy="fifo", setting=SimulationSetup(trace=path), json=True)
     assert json.loads(capsys.readouterr().out)["makespan"] == 900  # two on V100, one on K80
-    cli.run(policy="exchange", setting=Setting(trace=path), json=True)
+    cli.run(policy="exchange", setting=SimulationSetup(trace=path), json=True)
     assert json.loads(capsys.readouterr().out)["makespan"] <= 900
     with pytest.raises(UserError, match="leave out --nodes"):
-        cli.run(policy="fifo", setting=Setting(trace=path, nodes=3))
+        cli.run(policy="fifo", setting=SimulationSetup(trace=path, nodes=3))

@@ -27,5 +27,8 @@ def _bytes_of_a_connection(before: str) -> int:
 
 
 def test_a_connection_takes_what_it_needs_and_no_more() -> None:
-    usual, little = _bytes_of_a_connection(""), _bytes_of_a_connection("sqlite.hold_little()")
+    usual, little = (
+        _bytes_of_a_connection(""),
+        _bytes_of_a_connection("sqlite.limit_connection_memory()"),
+    )
     assert little < usual - 40_000

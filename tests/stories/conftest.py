@@ -18,7 +18,7 @@ import pytest
 from bidplane.api.crds import all_crds
 from bidplane.api.kinds import AGENT, BID, CRD, GPU_LEASE, POOL
 from bidplane.errors import AlreadyExists, ApiError
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 
 FLEET = """
 nodes:
@@ -38,10 +38,12 @@ class Installation:
         self._process: subprocess.Popen[str] | None = None
         (folder / "fleet.yaml").write_text(FLEET)
 
-    def up(self, *, port: int = 0, more: Sequence[str] = ()) -> None:
+    def up(self, *, port: int | None = 0, more: Sequence[str] = ()) -> None:
+        """`port`: None leaves it to the installation."""
         fleet = str(self.folder / "fleet.yaml")
+        listening = ["--port", str(port)] if port is not None else []
         self._process = subprocess.Popen(
-            [*self._command("up"), "--port", str(port), "--fleet", fleet, *more],
+            [*self._command("up"), *listening, "--fleet", fleet, *more],
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,
@@ -55,6 +57,15 @@ class Installation:
             if "Ctrl-C stops it" in line:
                 return
         raise AssertionError("bidplane up ended:\n" + "".join(said))
+
+    def next_line(self, containing: str) -> str:
+        """Wait for a line that `up` prints by itself."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if containing in line:
+                return line
+        raise AssertionError(f"bidplane up ended before it said {containing!r}")
 
     def down(self) -> int:
         """Ctrl-C; returns the exit code."""
@@ -187,7 +198,7 @@ def bidplane(tmp_path_factory: pytest.TempPathFactory, kubectl: str) -> Iterator
     installation.close()
 
 
-async def define(host: Client) -> None:
+async def define(host: KubeClient) -> None:
     """Our kinds on a real cluster, which serves them a moment after they are defined."""
     for crd in all_crds():
         with suppress(AlreadyExists):

@@ -238,7 +238,7 @@ def test_four_of_one_domain_though_seven_scattered_are_free(tmp_path: Path) -> N
             return len((await stage.host.list(GPU_LEASE)).items) == 5
 
         await stage.world.until(are_free, within=60)
-        await stage.apply("tp", pod("tp4", gpus=4))
+        await stage.apply("tp", pod("tp4", gpus=4, link="domain"))
         waits = await stage.until_reason("tp", "tp4", "Outbid")
         assert not await stage.devices("tp"), waits
         await stage.world.client("many").delete(POD, where[4], "default")

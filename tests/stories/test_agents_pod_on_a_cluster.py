@@ -26,14 +26,14 @@ from bidplane.api.crds import all_crds
 from bidplane.api.kinds import AGENT
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.exchange.service import Exchange
+from bidplane.http.server.serve import serve
 from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.plane import Planes
-from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.credentials import Identity, Tokens
-from bidplane.runtime.serve import serve
+from bidplane.runtime.identity.certificates import Certificates
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.testing.cluster import Cluster
 from bidplane.web.app import WebApp

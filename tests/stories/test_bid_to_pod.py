@@ -75,8 +75,8 @@ def test_the_first_path(bidplane: Installation) -> None:
 
     # The trainer's pod was told, evicted, paid for, and bids again.
     message = waiting(bidplane, "trainer", "train", "Outbid")
-    assert "2.10 was not enough" in message
-    assert "would have won" in message
+    assert "your maximum of 2.10 credits per GPU-hour lost to" in message
+    assert "To win now, set bidplane.dev/max-price to" in message
     train = bidplane.get("trainer", "pod/train")
     assert train["metadata"]["annotations"]["bidplane.dev/evictions"] == "1"
     assert not train["spec"].get("nodeName")
@@ -113,8 +113,8 @@ def test_why_a_bid_won_or_lost_is_told_and_its_round_comes_out_again(
     bidplane.apply("asker", pod("low", price="0.01"))
     waiting(bidplane, "asker", "low", "BelowReserve")
     said = bidplane.bidplane("market", "explain", "asker/low")
-    assert "0.01 is below what h100 sells for; " in said
-    assert "would have won" in said
+    assert "Your maximum of 0.01 credits per GPU-hour is below what h100 sells for." in said
+    assert "To win now, set" in said
     assert "an hour" in said
     (seen,) = bidplane.get("asker", "bids")["items"]
     assert (
@@ -135,7 +135,7 @@ def test_why_a_bid_won_or_lost_is_told_and_its_round_comes_out_again(
     bidplane.kubectl("asker", "delete", "pod", "high")
 
     said = bidplane.bidplane("market", "explain", "nobody/nothing", code=2)
-    assert "no recorded round knows a bid 'nobody/nothing'" in said
+    assert "no recorded round has a bid 'nobody/nothing'" in said
     said = bidplane.bidplane("market", "replay", "999999", code=2)
     assert "there is no round 999999: rounds 1 to " in said
 
@@ -157,11 +157,11 @@ def test_config_maps_and_secrets_a_pod_names_go_with_it(bidplane: Installation) 
 def test_nine_gpus_are_refused_with_what_to_do(bidplane: Installation) -> None:
     bidplane.bidplane("agent", "create", "greedy", "--refill", "100")
     bidplane.apply("greedy", pod("huge", gpus=9, price="3.00"))
-    message = waiting(bidplane, "greedy", "huge", "LargerThanEveryDomain")
+    message = waiting(bidplane, "greedy", "huge", "NoMachineHasAll")
     assert "ask for less" in message
     (bid,) = bidplane.get("greedy", "bids")["items"]
     assert bid["status"]["phase"] == "Refused"
-    # Asked for the most a domain here has, the same pod is served.
+    # Asked for the most a machine here has, the same pod is served.
     bidplane.kubectl("greedy", "delete", "pod", "huge")
     bidplane.apply("greedy", pod("huge", gpus=2, price="3.00"))
     ready(bidplane, "greedy", "huge")
@@ -181,7 +181,7 @@ def test_an_empty_wallet_waits_and_is_served_once_funded(bidplane: Installation)
     bidplane.bidplane("agent", "create", "poor", "--refill", "0", "--max-price", "3.00")
     bidplane.apply("poor", pod("train"))
     message = waiting(bidplane, "poor", "train", "WalletTooSmall")
-    assert "fund it" in message
+    assert "Fund it" in message
     assert amounts(bidplane, "poor") == ([], 0)
     bidplane.bidplane("wallet", "fund", "poor", "1.00")
     ready(bidplane, "poor", "train")
@@ -236,7 +236,7 @@ def test_a_killed_process_comes_back_and_pods_run_on(bidplane: Installation, pro
     before = bidplane.get(agent, "pod/train")
     os.kill(bidplane.children()[process], signal.SIGKILL)
     bidplane.apply(agent, {**pod("later", gpus=1), "kind": "Pod"})  # waits out the restart
-    waiting(bidplane, agent, "later", "Outbid")
+    waiting(bidplane, agent, "later", "NoFreeBlock")
     after = bidplane.get(agent, "pod/train")
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert after["spec"]["nodeName"] == before["spec"]["nodeName"]
@@ -302,3 +302,15 @@ def test_the_supervisors_death_ends_its_processes(fresh: Installation) -> None:
         # `tail --pid` returns when the process is gone.
         subprocess.run(["tail", f"--pid={pid}", "-f", os.devnull], timeout=20, check=True)
     fresh._process = None
+
+
+def test_priority_decides_between_agents_that_name_no_price(fresh: Installation) -> None:
+    fresh.up()
+    fresh.bidplane("agent", "create", "low", "--priority", "1", "--refill", "100")
+    fresh.bidplane("agent", "create", "high", "--priority", "5", "--refill", "100")
+    fresh.apply("low", pod("train"))
+    ready(fresh, "low", "train")
+    fresh.apply("high", pod("answer"))
+    ready(fresh, "high", "answer")
+    assert "Outbid" in waiting(fresh, "low", "train", "Outbid")
+    assert "list" in fresh.bidplane("market", "prices").splitlines()[0]

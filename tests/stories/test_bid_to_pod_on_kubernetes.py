@@ -29,14 +29,14 @@ from bidplane.api.kinds import (
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import NotFound
 from bidplane.exchange.service import Exchange
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger, verify
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import run_nodes
 from bidplane.wiring.server import admit, offer
@@ -60,7 +60,7 @@ WITHIN = 30.0
 @asynccontextmanager
 async def installed(
     cluster: Any, folder: Path, fleet: Fleet = FLEET, *, beats: bool = False
-) -> AsyncIterator[tuple[Client, Planes]]:
+) -> AsyncIterator[tuple[KubeClient, Planes]]:
     """Bidplane on the cluster, all in this process; with `beats`, its nodes hold their Leases."""
     clock, tokens = SystemClock(), Tokens(b"test")
     clients = [
@@ -100,7 +100,7 @@ async def installed(
             await client.close()
 
 
-async def until(client: Client, kind: Any, name: str, says: Any, namespace: str = "") -> Any:
+async def until(client: KubeClient, kind: Any, name: str, says: Any, namespace: str = "") -> Any:
     """Follow one object until it says what is waited for."""
     fields = f"metadata.name={name}"
     async with asyncio.timeout(WITHIN):
@@ -132,7 +132,7 @@ def waits(pod: Any) -> bool:
     return any(c.get("reason") == "Outbid" for c in conditions)
 
 
-async def end(host: Client, agent: str) -> None:
+async def end(host: KubeClient, agent: str) -> None:
     """Delete an agent, and wait until all of it is gone."""
     await host.delete(AGENT, agent)
     async with asyncio.timeout(WITHIN):

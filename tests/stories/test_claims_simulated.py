@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, POD, RESOURCE_CLAIM, Kind
 from bidplane.node.fleet import Card, Fleet, NodeDeclaration
 from bidplane.sim.world import World
 
-from .playing import played
+from .playing import played, said
 
 # Two cards on sixteen lanes and one on four, beside each other; and one of each kind, apart.
 BOX = Fleet(
@@ -113,23 +114,6 @@ def requests(name: str, **counts: int) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"devices": {"requests": made}},
     }
-
-
-async def said(world: World, name: str, reason: str) -> str:
-    """What the pod's condition says, once it has that reason."""
-    message = ""
-
-    async def there() -> bool:
-        nonlocal message
-        found = await world.client("trainer").get(POD, name, "default")
-        for one in (found.get("status") or {}).get("conditions") or ():
-            if one["type"] == "PodScheduled" and one.get("reason") == reason:
-                message = one["message"]
-                return True
-        return False
-
-    await world.until(there, within=120)
-    return message
 
 
 async def phase(world: World, name: str) -> str:
@@ -259,15 +243,34 @@ def test_an_attribute_nobody_has_is_refused_by_name() -> None:
     played(story, FLEET)
 
 
-def test_alike_in_what_no_device_has_is_refused_and_nothing_is_won() -> None:
+def test_alike_in_what_their_driver_says_is_what_a_block_is() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        alike = claim("alike", 2)
+        # Drivers leave out their own name before an attribute; claims never do.
+        match = {"matchAttribute": "gpu.bidplane.dev/productName"}
+        alike["spec"]["devices"]["constraints"] = [match]
+        await plane.create(RESOURCE_CLAIM, alike, "default")
+        await plane.create(POD, pod("alike", resourceClaimName="alike"), "default")
+
+        async def runs() -> bool:
+            return await phase(world, "alike") == "Running"
+
+        await world.until(runs, within=60)
+
+    played(story, FLEET)
+
+
+@pytest.mark.parametrize("attribute", ["example.com/rack", "gpu.bidplane.dev/memory"])
+def test_alike_in_what_no_device_has_is_refused_and_nothing_is_won(attribute: str) -> None:
     async def story(world: World) -> None:
         plane = world.client("trainer")
         odd = claim("alike", 2)
-        odd["spec"]["devices"]["constraints"] = [{"matchAttribute": "example.com/rack"}]
+        odd["spec"]["devices"]["constraints"] = [{"matchAttribute": attribute}]
         await plane.create(RESOURCE_CLAIM, odd, "default")
         await plane.create(POD, pod("alike", resourceClaimName="alike"), "default")
         message = await said(world, "alike", "ConstraintNotSold")
-        assert "'example.com/rack'" in message, message
+        assert f"'{attribute}'" in message, message
         assert not (await world.client().list(GPU_LEASE)).items
 
     played(story, FLEET)
@@ -317,11 +320,11 @@ def test_with_room_in_one_lot_only_it_waits_and_is_told_which_is_taken() -> None
         await world.until(runs, within=120)
         await plane.create(RESOURCE_CLAIM, requests("both", wide=1, slim=1), "default")
         await plane.create(POD, pod("both", resourceClaimName="both"), "default")
-        message = await said(world, "both", "Outbid")
+        message = await said(world, "both", "NoFreeBlock")
         # One on four lanes is free in another machine, one on sixteen in this: never both.
         assert "1 GPU in rtx-6000/" in message, message
         assert "in one machine, all or none" in message, message
-        assert "would have won" in message, message
+        assert "of the same agent has the GPUs" in message, message
         assert await phase(world, "both") == "Pending"
 
         async def served() -> bool:

@@ -20,12 +20,13 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
     Kind,
 )
-from bidplane.core.scheduling.groups import COSCHEDULING, KAI, VOLCANO, Source
+from bidplane.core.scheduling.groups import COSCHEDULING, KAI, VOLCANO, PodGroupKind
 from bidplane.errors import ApiError
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.world import World
 
-from .test_parts_and_gangs_simulated import nothing_leased, played, pod, until_phase
+from .playing import played
+from .test_parts_and_gangs_simulated import FLEET, nothing_leased, pod, until_phase
 
 
 def ranks(count: int, *, gpus: int = 2, seconds: int = 20, **spec: Any) -> dict[str, Any]:
@@ -81,7 +82,7 @@ def test_an_indexed_job_is_won_as_one_and_needs_no_annotation() -> None:
         await world.until(lambda: nothing_leased(world), within=60)
         assert not (await plane.list(BID)).items
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 @pytest.mark.parametrize(("server", "exchange"), [(2, 5), (6, 1), (12, 3), (20, 9), (30, 2)])
@@ -115,7 +116,7 @@ def test_a_gang_is_whole_whoever_dies(server: int, exchange: int) -> None:
         rows = [lease for lease in world.ledger.leases_of(wallet.id) if lease.active_at]
         assert {row.parts for row in rows} == {(2, 2)}, "nothing but whole gangs was ever used"
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_job_that_is_no_gang_starts_with_what_there_is() -> None:
@@ -132,7 +133,7 @@ def test_a_job_that_is_no_gang_starts_with_what_there_is() -> None:
         await world.until(two_run, within=60)
         await until_all(world, 3, "Succeeded")
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_gang_whose_node_dies_ends_and_comes_back_together() -> None:
@@ -206,7 +207,7 @@ def defined(kind: Kind, *, subresource: bool) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("source", [COSCHEDULING, VOLCANO, KAI], ids=lambda s: str(s.kind.group))
-def test_a_pod_groups_least_members_are_won_together(source: Source) -> None:
+def test_a_pod_groups_least_members_are_won_together(source: PodGroupKind) -> None:
     """Of three pods two are the least, and there is room for two."""
 
     async def story(world: World) -> None:
@@ -251,7 +252,7 @@ def test_a_pod_groups_least_members_are_won_together(source: Source) -> None:
         await until_phase(world, "Succeeded", "a", "b", "c")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_gang_may_claim_its_gpus() -> None:
@@ -300,4 +301,4 @@ def test_a_gang_may_claim_its_gpus() -> None:
         await until_all(world, 2, "Succeeded")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")

@@ -19,7 +19,7 @@ from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POD
 from bidplane.api.money import parse_credits
 from bidplane.api.pool import Divides
 from bidplane.errors import AlreadyExists, NotFound, Unavailable
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.ledger import statement, verify
 from bidplane.ledger.records import Lease
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
@@ -93,7 +93,7 @@ def played(story: Callable[[World], Awaitable[None]], *kills: tuple[Part, int, f
     return run(play())
 
 
-async def insist(client: Client, kind: Any, obj: dict[str, Any]) -> None:
+async def insist(client: KubeClient, kind: Any, obj: dict[str, Any]) -> None:
     """As a person does: try again while the server is away."""
     while True:
         try:

@@ -23,7 +23,7 @@ from bidplane.ledger.rounds import explain_bid
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.world import World
 
-from .playing import played
+from .playing import played, said
 
 FLEET = Fleet(
     nodes=[
@@ -75,23 +75,6 @@ async def are(world: World, wanted: str, *names: str) -> None:
         return {(one.get("status") or {}).get("phase") for one in found} == {wanted}
 
     await world.until(there, within=400)
-
-
-async def said(world: World, name: str, reason: str) -> str:
-    """What the pod's condition says, once it has that reason."""
-    message = ""
-
-    async def there() -> bool:
-        nonlocal message
-        found = await world.client("trainer").get(POD, name, "default")
-        for one in (found.get("status") or {}).get("conditions") or ():
-            if one["type"] == "PodScheduled" and one.get("reason") == reason:
-                message = one["message"]
-                return True
-        return False
-
-    await world.until(there, within=120)
-    return message
 
 
 def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
@@ -229,7 +212,7 @@ def test_what_no_pool_sells_so_is_refused_with_what_to_write() -> None:
         huge = await said(world, "huge", "SelectsNothing")
         assert "memory] of 200Gi: no GPU that is sold there has so much" in huge
         whole = await said(world, "whole", "ShapeNotSold")
-        assert "take capacity out to claim a whole one, or name another pool" in whole
+        assert "remove capacity to claim a whole GPU, or name another pool" in whole
         assert "write {memory: 20Gi}" in await said(world, "odd", "BadClaim")
         assert "must be more than 0" in await said(world, "less", "BadClaim")
 

@@ -16,7 +16,7 @@ from bidplane.api import labels
 from bidplane.api.kinds import AGENT, GPU_LEASE, POD
 from bidplane.api.pool import Divides, MigSlot
 from bidplane.errors import AlreadyExists, NotFound, Unavailable
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 from bidplane.ledger import verify
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.loop import run
@@ -50,7 +50,7 @@ def pod(name: str, profile: str) -> dict[str, Any]:
     }
 
 
-async def insist(client: Client, kind: Any, obj: dict[str, Any], namespace: str | None) -> None:
+async def insist(client: KubeClient, kind: Any, obj: dict[str, Any], namespace: str | None) -> None:
     while True:
         try:
             await client.create(kind, obj, namespace)

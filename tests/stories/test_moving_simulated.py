@@ -16,7 +16,7 @@ import pytest
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, GPU_LEASE, POD
 from bidplane.errors import AlreadyExists, NotFound, Unavailable
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 from bidplane.ledger import verify
 from bidplane.ledger.records import Lease
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
@@ -54,7 +54,7 @@ def pod(name: str, gpus: int, seconds: int) -> dict[str, Any]:
     }
 
 
-async def insist(client: Client, kind: Any, obj: dict[str, Any]) -> None:
+async def insist(client: KubeClient, kind: Any, obj: dict[str, Any]) -> None:
     while True:
         try:
             await client.create(kind, obj, "default")
@@ -148,7 +148,9 @@ def check(small: list[Lease], big: list[Lease]) -> None:
     assert len(moved) == 1
     (gone,) = moved
     assert gone.compensation > 0
-    (again,) = [lease for lease in small if lease.moved_from == gone.id and not lease.is_kept]
+    (again,) = [
+        lease for lease in small if lease.moved_from == gone.id and not lease.is_reservation
+    ]
     assert again.node != gone.node
     assert again.win_price == gone.price
     assert again.charged > 0

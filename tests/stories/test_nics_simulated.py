@@ -18,13 +18,13 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
 )
-from bidplane.controllers.beside import Beside
+from bidplane.controllers.beside import CompanionDeviceClaims
 from bidplane.ledger.records import Lease, wallet_of
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.sim.world import World
 
-from .playing import played
-from .test_claims_simulated import claim, phase, pod, said
+from .playing import played, said
+from .test_claims_simulated import claim, phase, pod
 
 NIC_DRIVER = "nic.example.com"
 NIC_CLASS = {
@@ -182,17 +182,17 @@ def test_a_nic_that_was_taken_since_voids_the_win_and_costs_nothing(
         for one in (host, plane):
             await one.create(DEVICE_CLASS, NIC_CLASS)
         # Who sells does not hear of it before the win: the claim comes in that very moment.
-        original = Beside.hold
+        original = CompanionDeviceClaims.ensure_claim
         taken = 0
 
-        async def late(self: Beside, lease: Any) -> Any:
+        async def late(self: CompanionDeviceClaims, lease: Any) -> Any:
             nonlocal taken
             if not taken:
                 taken += 1
                 await take_nic(world, "theirs", "wired", "gpu-0")
             return await original(self, lease)
 
-        monkeypatch.setattr(Beside, "hold", late)
+        monkeypatch.setattr(CompanionDeviceClaims, "ensure_claim", late)
         await plane.create(RESOURCE_CLAIM, gpu_and_nic("both"), "default")
         await plane.create(POD, pod("both", resourceClaimName="both"), "default")
         message = await said(world, "both", "DeviceTaken")

@@ -52,9 +52,9 @@ def test_cordon_drain_delete(fresh: Installation) -> None:
     # A cordon: who is there stays, nobody new comes, and all are told why.
     fresh.kubectl("host", "cordon", other)
     fresh.apply("trainer", pod("second", price="2.00"))
-    assert waiting(fresh, "trainer", "second", "Outbid").endswith(
-        f"(2 of 4 H100 are on node {other}, which is cordoned)"
-    )
+    told = waiting(fresh, "trainer", "second", "NoFreeBlock")
+    assert f"2 of 4 H100 are on node {other}, which is cordoned" in told
+    assert "an agent's bids do not displace its own leases" in told
     said = json.loads(
         fresh.get("trainer", "pod/second")["metadata"]["annotations"]["bidplane.dev/pending"]
     )
@@ -73,11 +73,11 @@ def test_cordon_drain_delete(fresh: Installation) -> None:
     ready(fresh, "trainer", "first")
     assert node_of(fresh, "trainer", "first") == other
     events = fresh.kubectl("trainer", "get", "events")
-    assert f"the owner of node {there} takes it off that node" in events
+    assert f"the owner of node {there} evicted the pod" in events
 
     # Gone: nothing is sold of what it left behind.
     fresh.kubectl("host", "delete", "node", there)
-    gone = f"(2 of 4 H100 are on node {there}, which is gone)"
-    until(lambda: waiting(fresh, "trainer", "second", "Outbid").endswith(gone))
+    gone = f"2 of 4 H100 are on node {there}, which is gone"
+    until(lambda: gone in waiting(fresh, "trainer", "second", "NoFreeBlock"))
     assert "gone" in fresh.bidplane("fleet", "list")
     assert "the ledger is sound" in fresh.bidplane("ledger", "verify")

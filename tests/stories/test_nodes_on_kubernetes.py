@@ -43,24 +43,25 @@ async def story(cluster: Any, folder: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
     async with installed(cluster, folder, FLEET, beats=True) as (host, planes):
-        agent = {
-            "apiVersion": AGENT.api_version,
-            "kind": "Agent",
-            "metadata": {"name": "hauler"},
-            "spec": {"owner": "hauler", "refill": "100", "maxPrice": "5.00"},
-        }
-        await host.create(AGENT, agent)
-        await until(host, AGENT, "hauler", has_wallet)
-        hauler = planes.client("hauler")
+        for name in ("hauler", "rival"):
+            agent = {
+                "apiVersion": AGENT.api_version,
+                "kind": "Agent",
+                "metadata": {"name": name},
+                "spec": {"owner": name, "refill": "100", "maxPrice": "5.00"},
+            }
+            await host.create(AGENT, agent)
+            await until(host, AGENT, name, has_wallet)
+        hauler, rival = planes.client("hauler"), planes.client("rival")
         await hauler.create(POD, pod("first"), "default")
         running = await until(hauler, POD, "first", phase("Running"))
         there = (await host.get(GPU_LEASE, running["spec"]["nodeName"], "agent-hauler"))["spec"]
         (other,) = {"left", "right"} - {there["node"]}
 
         await kubectl("cordon", other)
-        await hauler.create(POD, pod("second", price="1.00"), "default")
+        await rival.create(POD, pod("second", price="1.00"), "default")
         withheld = f"(2 of 4 Story-2 are on node {other}, which is cordoned)"
-        await until(hauler, POD, "second", says(withheld))
+        await until(rival, POD, "second", says(withheld))
 
         await kubectl("uncordon", other)
         await kubectl("drain", there["node"], "--force", "--ignore-daemonsets", "--timeout=60s")
@@ -69,7 +70,8 @@ async def story(cluster: Any, folder: Path) -> None:
         now = (await host.get(GPU_LEASE, again["spec"]["nodeName"], "agent-hauler"))["spec"]
         assert now["node"] == other
 
-        await end(host, "hauler")
+        for name in ("hauler", "rival"):
+            await end(host, name)
         await host.delete(NODE, "left")
         await host.delete(NODE, "right")
     report = verify(folder / "ledger.db")

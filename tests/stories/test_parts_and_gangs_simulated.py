@@ -6,9 +6,6 @@ MIG instance, and gangs. The real wiring under a virtual clock.
 from __future__ import annotations
 
 import asyncio
-import tempfile
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 from bidplane.api import labels
@@ -23,12 +20,13 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
 )
 from bidplane.api.pool import Divides, MigSlot
-from bidplane.core.mig import Slot
+from bidplane.core.devices.mig import Slot
 from bidplane.errors import NotFound
-from bidplane.ledger import statement, verify
+from bidplane.ledger import statement
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
-from bidplane.sim.loop import run
 from bidplane.sim.world import World
+
+from .playing import agent, played
 
 FLEET = Fleet(
     nodes=[
@@ -49,16 +47,6 @@ FLEET = Fleet(
 )
 
 
-def agent(name: str, price: str = "1.00") -> dict[str, Any]:
-    spec = {"owner": f"owner-of-{name}", "refill": "100", "maxPrice": price}
-    return {
-        "apiVersion": AGENT.api_version,
-        "kind": "Agent",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
-
-
 def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
     marks = {key.replace("__", "/").replace("_", "-"): v for key, v in annotations.items()}
     marks.setdefault(labels.SIMULATED_SECONDS, "20")
@@ -69,34 +57,6 @@ def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: str) 
         "metadata": {"name": name, "annotations": marks},
         "spec": {"restartPolicy": "Never", "containers": [container]},
     }
-
-
-def played(story: Callable[[World], Awaitable[None]], fleet: Fleet = FLEET) -> None:
-    async def play() -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            world = World(Path(folder), fleet)
-            try:
-                await world.start_all()
-                for name in ("trainer", "chat"):
-                    await world.client().create(AGENT, agent(name), None)
-                await world.until(lambda: ready(world), within=60)
-                await story(world)
-                world.check()
-            finally:
-                await world.stop()
-            report = verify(world.ledger_file)
-            assert report.is_sound, report.problem
-
-    run(play())
-
-
-async def ready(world: World) -> bool:
-    found = (await world.client().list(AGENT)).items
-    return len(found) == 2 and all(
-        (a.get("status") or {}).get("phase") == "Ready"
-        and labels.WALLET_FINALIZER in a["metadata"].get("finalizers", ())
-        for a in found
-    )
 
 
 async def phase(world: World, name: str, wanted: str, plane: str = "trainer") -> bool:
@@ -133,7 +93,7 @@ def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
         assert "NoIsolation" in told
         await until_phase(world, "Succeeded", "some")
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:
@@ -180,7 +140,7 @@ def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:
         rents = [-line.amount for line in found.lines if "1/2" in line.text]
         assert sum(rents) < 2 * 30 * 100_000 // 3600
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_pod_that_asks_for_a_mig_instance_runs_on_one() -> None:
@@ -224,7 +184,7 @@ def test_a_pod_that_asks_for_a_mig_instance_runs_on_one() -> None:
         await until_phase(world, "Succeeded", "small")
         assert instances(world) == []
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def instances(world: World) -> list[Slot]:
@@ -253,7 +213,7 @@ def test_a_mig_pod_that_is_deleted_takes_its_instance_with_it() -> None:
         await world.until(lambda: nothing_leased(world), within=120)
         assert instances(world) == []
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_claim_of_the_mig_class_is_given_a_leased_instance() -> None:
@@ -284,7 +244,7 @@ def test_a_claim_of_the_mig_class_is_given_a_leased_instance() -> None:
         await until_phase(world, "Succeeded", "user")
         assert instances(world) == [], "though the lease goes on"
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_claim_of_the_mig_class_bids_for_its_profile() -> None:
@@ -309,7 +269,7 @@ def test_a_claim_of_the_mig_class_bids_for_its_profile() -> None:
         await until_phase(world, "Succeeded", "user")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_mig_instance_that_cannot_be_made_costs_nothing() -> None:
@@ -340,7 +300,7 @@ def test_a_mig_instance_that_cannot_be_made_costs_nothing() -> None:
         # Twenty seconds of a seventh at the floor, and the rounds it takes to notice; not 600.
         assert 0 < ended.charged <= 40 * 100_000 // 7 // 3600 + 1
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def gang(count: int, gpus: int, name: str = "train", **more: str) -> list[dict[str, Any]]:
@@ -376,7 +336,7 @@ def test_a_gang_runs_when_all_of_it_can_and_ends_together() -> None:
         await until_phase(world, "Succeeded", "train-0", "train-1")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_gang_is_outbid_together_and_comes_back_together() -> None:
@@ -399,7 +359,7 @@ def test_a_gang_is_outbid_together_and_comes_back_together() -> None:
         await until_phase(world, "Succeeded", "train-0", "train-1")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_lease_bid_for_by_hand_is_used_by_pods_that_name_it() -> None:
@@ -418,7 +378,7 @@ def test_a_lease_bid_for_by_hand_is_used_by_pods_that_name_it() -> None:
         await plane.delete(GPU_LEASE, one["metadata"]["name"], "default")
         await world.until(lambda: nothing_leased(world), within=60)
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 async def paced(world: World, name: str, strategy: str, **spec: str) -> None:
@@ -453,7 +413,7 @@ def test_a_thrifty_pod_begins_low_and_raises_its_bid_until_it_wins() -> None:
         (bid,) = (await plane.list(BID)).items
         assert first < bid["spec"]["maxPrice"] < "0.12"
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")
 
 
 def test_a_steady_agent_never_promises_more_than_it_is_granted() -> None:
@@ -472,4 +432,4 @@ def test_a_steady_agent_never_promises_more_than_it_is_granted() -> None:
         assert not await phase(world, "c", "Running", "even")
         await until_phase(world, "Succeeded", "a", "b", "c", plane="even")
 
-    played(story)
+    played(story, FLEET, "trainer", "chat")

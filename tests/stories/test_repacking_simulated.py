@@ -13,7 +13,7 @@ from typing import Any
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, GPU_LEASE, POD
 from bidplane.api.pool import Divides, MigSlot
-from bidplane.core.mig import Slot
+from bidplane.core.devices.mig import Slot
 from bidplane.errors import NotFound
 from bidplane.ledger import verify
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration

@@ -20,16 +20,16 @@ from tests.streams.localruntime import LocalRuntime
 
 from bidplane.api.kinds import NODE, POD
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.http.server.serve import serve
+from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock, rfc3339
 from bidplane.machinery.informer import Informer
 from bidplane.node.auth import ReviewGate
 from bidplane.node.server import KubeletServer
 from bidplane.plane import Planes
-from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.credentials import Identity, Tokens
-from bidplane.runtime.serve import serve
+from bidplane.runtime.identity.certificates import Certificates
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.web.podstreams import NodeStreams
 
@@ -44,7 +44,7 @@ current-context: plane
 
 
 async def node(
-    client: Client, folder: Path, certificates: Certificates, *, client_ca: Path | None
+    client: KubeClient, folder: Path, certificates: Certificates, *, client_ca: Path | None
 ) -> None:
     """Register n1, run what is bound to it, and serve it."""
     clock, runtime = SystemClock(), LocalRuntime()

@@ -13,7 +13,7 @@ from kubernetes.stream import portforward, stream
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.core.translation import host_name
+from bidplane.core.hosting.translation import host_name
 from bidplane.testing.cluster import free_port
 
 from .behaviour import TALKS, Streams, pod, run_pod, until

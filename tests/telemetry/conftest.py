@@ -17,10 +17,10 @@ def prometheus_binary() -> Path:
     if on_path:
         return Path(on_path)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bidplane"
-    found = cache / "prometheus" / "usr" / "bin" / "prometheus"
-    if not found.exists() and (problem := _unpack(cache)):
+    binary = cache / "prometheus" / "usr" / "bin" / "prometheus"
+    if not binary.exists() and (problem := _unpack(cache)):
         pytest.skip(f"no prometheus: {problem}")
-    return found
+    return binary
 
 
 def _unpack(cache: Path) -> str:
@@ -35,10 +35,10 @@ def _unpack(cache: Path) -> str:
         )
         packages = list(Path(folder).glob("prometheus_*.deb"))
         if done.returncode or not packages:
-            said = done.stderr.strip().splitlines()
-            return f"apt-get download failed: {said[-1] if said else done.returncode}"
-        fresh = Path(folder) / "unpacked"
-        subprocess.run(["dpkg", "-x", str(packages[0]), str(fresh)], check=True)
+            lines = done.stderr.strip().splitlines()
+            return f"apt-get download failed: {lines[-1] if lines else done.returncode}"
+        unpacked = Path(folder) / "unpacked"
+        subprocess.run(["dpkg", "-x", str(packages[0]), str(unpacked)], check=True)
         if not (cache / "prometheus").exists():  # another test may have been quicker
-            fresh.rename(cache / "prometheus")
+            unpacked.rename(cache / "prometheus")
     return ""

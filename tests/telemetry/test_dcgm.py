@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.dcgm import Point
 from bidplane.telemetry.model import Counters, Holder, HolderProcess, ProcessMemory
-from bidplane.telemetry.simulated import Load, simulated
+from bidplane.telemetry.simulated import Load, simulated_counters
 
 # A busy machine is not a fault.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -60,7 +60,7 @@ def some_counters(draw):
 @given(some_counters())
 def test_what_is_exported_is_read_back(sent):
     got = dcgm.counters(dcgm.parse(dcgm.exposition(sent).decode()))
-    assert got == sorted(sent, key=lambda one: (one.node, one.index))
+    assert got == sorted(sent, key=lambda device: (device.node, device.index))
 
 
 # Lines as dcgm-exporter 4 prints them.
@@ -108,20 +108,20 @@ def test_a_real_exporters_page():
 )
 def test_the_node_by_any_of_its_names(labels, node):
     point = Point("DCGM_FI_DEV_GPU_UTIL", {"UUID": "GPU-a", "gpu": "0", **labels}, 1.0)
-    assert [one.node for one in dcgm.counters([point])] == [node]
+    assert [device.node for device in dcgm.counters([point])] == [node]
 
 
 def test_what_prometheus_renamed_is_whose_it_is():
     labels = {"UUID": "u", "pod": "dcgm-exporter", "namespace": "gpu-operator"}
     labels |= {"exported_pod": "train", "exported_namespace": "ml"}
-    (one,) = dcgm.counters([Point("DCGM_FI_DEV_GPU_UTIL", labels, 1.0)])
-    assert one.holder == Holder(namespace="ml", pod="train")
+    (device,) = dcgm.counters([Point("DCGM_FI_DEV_GPU_UTIL", labels, 1.0)])
+    assert device.holder == Holder(namespace="ml", pod="train")
 
 
 def test_not_a_number_is_not_a_value():
     labels = {"UUID": "u", "gpu": "0", "Hostname": "n"}
-    (one,) = dcgm.counters([Point("DCGM_FI_DEV_FB_USED", labels, float("nan"))])
-    assert one.memory_used_bytes is None
+    (device,) = dcgm.counters([Point("DCGM_FI_DEV_FB_USED", labels, float("nan"))])
+    assert device.memory_used_bytes is None
 
 
 @BUSY
@@ -134,7 +134,7 @@ def test_not_a_number_is_not_a_value():
 )
 def test_a_simulated_device_is_within_its_bounds(now, busy, memory, size, held):
     def ask(moment):
-        return simulated(
+        return simulated_counters(
             node="n",
             index=0,
             uuid="u",
@@ -148,15 +148,15 @@ def test_a_simulated_device_is_within_its_bounds(now, busy, memory, size, held):
             ),
         )
 
-    one = ask(now)
-    assert one == ask(float(int(now))), "the same all second long"
-    assert 0 <= one.utilisation_percent <= 100
-    assert one.memory_total_bytes == size
-    assert 0 <= one.memory_used_bytes <= size
-    assert held or one.utilisation_percent == 0
+    device = ask(now)
+    assert device == ask(float(int(now))), "the same all second long"
+    assert 0 <= device.utilisation_percent <= 100
+    assert device.memory_total_bytes == size
+    assert 0 <= device.memory_used_bytes <= size
+    assert held or device.utilisation_percent == 0
 
 
 def test_a_degraded_link():
-    one = Counters(node="n", index=0, uuid="u", pcie_link_width=4, pcie_link_width_max=16)
-    assert one.link_is_degraded
+    device = Counters(node="n", index=0, uuid="u", pcie_link_width=4, pcie_link_width_max=16)
+    assert device.link_is_degraded
     assert not Counters(node="n", index=0, uuid="u", pcie_link_width=4).link_is_degraded

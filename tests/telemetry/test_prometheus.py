@@ -13,6 +13,7 @@ import pytest
 
 from bidplane.api.kinds import NAMESPACE, POD, RESOURCE_CLAIM
 from bidplane.errors import UserError
+from bidplane.http.server.serve import bind, serve
 from bidplane.machinery.clock import SystemClock
 from bidplane.node import simulatedmetrics
 from bidplane.node.auth import InstallationGate
@@ -21,9 +22,8 @@ from bidplane.node.server import KubeletServer
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.node.simulatedruntime import SimulatedRuntime
 from bidplane.plane import Planes
-from bidplane.runtime import certificates
-from bidplane.runtime.credentials import HOST_PLANE, Identity, Tokens
-from bidplane.runtime.serve import bind, serve
+from bidplane.runtime.identity import certificates
+from bidplane.runtime.identity.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.telemetry.dcgm import WORK_METRICS
 from bidplane.telemetry.model import Holder
 from bidplane.telemetry.pages import NodePages
@@ -93,7 +93,9 @@ async def with_a_pod(client, name, node, device, **notes):
         "metadata": {"name": name, "annotations": annotations},
         "spec": {
             "nodeName": node,
-            "containers": [{"name": "main", "image": "x"}],
+            "containers": [
+                {"name": "main", "image": "x", "resources": {"claims": [{"name": "gpus"}]}}
+            ],
             "resourceClaims": [{"name": "gpus", "resourceClaimName": name}],
         },
     }
@@ -104,11 +106,11 @@ async def until_read(reader, condition):
     async with asyncio.timeout(PATIENCE):
         while True:
             try:
-                found = await reader.read()
+                devices = await reader.read()
             except UserError:
-                found = []  # it is only starting
-            if condition(found):
-                return found
+                devices = []  # it is only starting
+            if condition(devices):
+                return devices
             await asyncio.sleep(0.1)
 
 
@@ -135,15 +137,15 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             asyncio.create_task(run_nodes(nodes, clock=clock)),
         ]
         await client.create(NAMESPACE, {"metadata": {"name": "agent-a"}})
-        told = {"utilisation_percent": "50", "memory_percent": "25"}
-        await with_a_pod(client, "train", "h100-a", "gpu-1", **told)
-        await with_a_pod(client, "small", "mig-a", "gpu-0-mig-1g5gb-3", xid="63", **told)
+        figures = {"utilisation_percent": "50", "memory_percent": "25"}
+        await with_a_pod(client, "train", "h100-a", "gpu-1", **figures)
+        await with_a_pod(client, "small", "mig-a", "gpu-0-mig-1g5gb-3", xid="63", **figures)
         config = scraped(tmp_path, files, tokens.issue(who), listener.getsockname()[1])
         try:
             with Running(prometheus_binary, config, tmp_path) as prometheus:
                 reader = PrometheusReader(prometheus.url)
-                found = await until_read(
-                    reader, lambda found: len(found) == 4 and found[1].holder is not None
+                devices = await until_read(
+                    reader, lambda devices: len(devices) == 4 and devices[1].holder is not None
                 )
                 work = await reader.read(only=WORK_METRICS)
                 await reader.close()
@@ -157,17 +159,17 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             await asyncio.gather(*tasks, return_exceptions=True)
             listener.close()
             await planes.close()
-        return found, work, straight
+        return devices, work, straight
 
     (idle, busy, cut, part), *working = asyncio.run(whole())
-    for some in working:  # who only wants to know how much they work, from either source
-        assert [(one.uuid, one.instance) for one in some] == [
-            (one.uuid, one.instance) for one in (idle, busy, cut, part)
+    for reading in working:  # who only wants to know how much they work, from either source
+        assert [(device.uuid, device.instance) for device in reading] == [
+            (device.uuid, device.instance) for device in (idle, busy, cut, part)
         ]
-        assert [one.power_watts for one in some] == [None] * 4
-        assert (some[0].utilisation_percent, some[2].utilisation_percent) == (0, None)
-        assert 45 <= some[1].utilisation_percent <= 55
-        assert 45 <= some[3].engine_percent <= 55
+        assert [device.power_watts for device in reading] == [None] * 4
+        assert (reading[0].utilisation_percent, reading[2].utilisation_percent) == (0, None)
+        assert 45 <= reading[1].utilisation_percent <= 55
+        assert 45 <= reading[3].engine_percent <= 55
     assert (idle.node, idle.index, idle.uuid, idle.product) == ("h100-a", 0, "GPU-h100-a-0", "H100")
     assert (idle.utilisation_percent, idle.holder, idle.xid) == (0, None, 0)
     assert busy.holder == Holder(namespace="agent-a", pod="train", container="main")
@@ -228,9 +230,9 @@ def test_an_exporters_errors_and_instances_through_prometheus(prometheus_binary,
         try:
             with Running(prometheus_binary, config, tmp_path) as prometheus:
                 reader = PrometheusReader(prometheus.url)
-                found = await until_read(reader, lambda found: len(found) == 2)
+                devices = await until_read(reader, lambda devices: len(devices) == 2)
                 await reader.close()
-                return found
+                return devices
         finally:
             exporter.close()
 
@@ -265,9 +267,9 @@ def test_a_prometheus_that_is_not_there(url, words):
     ("body", "words"),
     [
         (b'{"status":"error","error":"query timed out"}', "refused: query timed out"),
-        (b"<html>", "something else than metrics"),
-        (b"[]", "something else than metrics"),
-        (b'{"status":"success","data":{"result":[{"metric":{}}]}}', "something else than metrics"),
+        (b"<html>", "did not answer with metrics"),
+        (b"[]", "did not answer with metrics"),
+        (b'{"status":"success","data":{"result":[{"metric":{}}]}}', "did not answer with metrics"),
     ],
 )
 def test_a_prometheus_that_says_something_else(body, words):

@@ -79,10 +79,10 @@ def test_stop_leaves_no_process_and_no_folder(kube_binaries: Binaries) -> None:
 def test_a_port_taken_meanwhile_is_given_up(
     kube_binaries: Binaries, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        ports = [taken.getsockname()[1], *(cluster_module.free_port() for _ in range(8))]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        ports = [listener.getsockname()[1], *(cluster_module.free_port() for _ in range(8))]
         monkeypatch.setattr(cluster_module, "free_port", lambda: ports.pop(0))
         with Cluster(kube_binaries, controllers=False) as running:
             assert running.get("/readyz")[0] == 200
@@ -120,18 +120,18 @@ def owned(tmp_path: Path) -> tuple[subprocess.Popen[str], int, int, Path]:
         text=True,
     )
     assert owner.stdout is not None
-    keeper, kept = map(int, owner.stdout.readline().split())
-    return owner, keeper, kept, folder
+    keeper, child = map(int, owner.stdout.readline().split())
+    return owner, keeper, child, folder
 
 
 def test_a_killed_owner_takes_its_processes_along(
     owned: tuple[subprocess.Popen[str], int, int, Path],
 ) -> None:
-    owner, keeper, kept, folder = owned
-    assert alive(kept)
+    owner, keeper, child, folder = owned
+    assert alive(child)
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
-    assert gone_within([keeper, kept], 10)
+    assert gone_within([keeper, child], 10)
     assert not folder.exists()
 
 
@@ -139,9 +139,9 @@ def test_a_killed_owner_takes_its_processes_along(
 def test_a_killed_guard_takes_its_processes_along(
     owned: tuple[subprocess.Popen[str], int, int, Path],
 ) -> None:
-    owner, keeper, kept, _ = owned
+    owner, keeper, child, _ = owned
     os.kill(keeper, signal.SIGKILL)
-    assert gone_within([kept], 10)
+    assert gone_within([child], 10)
     owner.kill()
     owner.communicate()
 

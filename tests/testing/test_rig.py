@@ -32,9 +32,9 @@ def recipe(tmp_path: Path) -> rig.Recipe:
     folder.mkdir()
     (folder / "go.mod").write_text("module x\n\nrequire k8s.io/kubernetes v1.37.1\n")
     (folder / "go.sum").write_text("")
-    found = rig.read_recipe(folder)
-    assert found is not None
-    return found
+    read_recipe = rig.read_recipe(folder)
+    assert read_recipe is not None
+    return read_recipe
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_assets_come_before_the_cache_and_the_path(
     cached = fill(rig.built_folder(recipe, environ))
     assert rig.find(environ=environ, recipe=recipe)["etcd"] == cached / "etcd"
     environ["KUBEBUILDER_ASSETS"] = str(fill(tmp_path / "assets"))
-    found = rig.find(environ=environ, recipe=recipe)
-    assert found.source == "KUBEBUILDER_ASSETS"
-    assert found["etcd"] == tmp_path / "assets" / "etcd"
+    binaries = rig.find(environ=environ, recipe=recipe)
+    assert binaries.source == "KUBEBUILDER_ASSETS"
+    assert binaries["etcd"] == tmp_path / "assets" / "etcd"
 
 
 def test_places_are_never_mixed(
@@ -123,10 +123,10 @@ def test_without_go_one_line_says_what_to_do(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     assert rig.main(["build"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1
-    assert "install Go" in said[0]
-    assert "KUBEBUILDER_ASSETS" in said[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert "install Go" in lines[0]
+    assert "KUBEBUILDER_ASSETS" in lines[0]
 
 
 def fake_go(folder: Path, body: str) -> None:

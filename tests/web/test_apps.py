@@ -10,13 +10,14 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.runtime.clientcerts import Signer, identity
-from bidplane.runtime.credentials import Identity, Tokens
+from bidplane.http.request import BodyLimit, Disconnected, Request
+from bidplane.runtime.identity.clientcerts import Signer, identity
+from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.sim.loop import EPOCH, VirtualClock, run
 from bidplane.testing.certificates import Authority
 from bidplane.web.app import WebApp
-from bidplane.web.asgi import Disconnected, TooLarge, read_body
 from bidplane.web.credentials import CredentialsApp
+from bidplane.wire.status import StatusError
 
 TOKENS = Tokens(b"t" * 32)
 
@@ -73,7 +74,6 @@ GOOD = "/bidplane/v1/agents/trainer/kubeconfig"
         ("/planes", b"planes"),
         ("/exchange/v1/prices", b"exchange"),
         (GOOD, b"credentials"),
-        ("/healthz", b"ok"),
     ],
 )
 def test_routes(path, served):
@@ -108,6 +108,21 @@ def test_an_owner_gets_a_kubeconfig_that_works_for_a_while():
     identity = TOKENS.verify(user["user"]["token"], now=EPOCH)
     assert (identity.plane, identity.uid, identity.expires) == ("trainer", "p1", int(EPOCH) + 120)
     assert not identity.is_owner
+
+
+def test_an_agent_renews_its_own_for_a_day_at_most():
+    own = Identity(plane="trainer", uid="p1", user="trainer", expires=int(EPOCH) + 60)
+    header = f"Bearer {TOKENS.issue(own)}".encode()
+    code, body = ask(CREDENTIALS, GOOD, query=b"seconds=86400", header=header)
+    assert code == 200
+    assert body.startswith(b"# good until ")
+    (user,) = msgspec.yaml.decode(body)["users"]
+    fresh = TOKENS.verify(user["user"]["token"], now=EPOCH + 1000)
+    assert (fresh.plane, fresh.uid, fresh.expires) == ("trainer", "p1", int(EPOCH) + 86400)
+    assert ask(CREDENTIALS, GOOD, query=b"seconds=86401", header=header)[0] == 400
+    other = Identity(plane="other", uid="p1", user="other", expires=int(EPOCH) + 60)
+    header = f"Bearer {TOKENS.issue(other)}".encode()
+    assert ask(CREDENTIALS, GOOD, header=header)[0] == 403
 
 
 @pytest.mark.parametrize(
@@ -150,7 +165,8 @@ def body_of(*messages, most=100):
     async def receive():
         return left.pop(0)
 
-    return asyncio.run(read_body(receive, most=most))
+    scope = {"method": "POST", "path": "/", "query_string": b"", "headers": []}
+    return asyncio.run(Request(scope, receive).body(BodyLimit(most)))
 
 
 def part(body, more=False):
@@ -168,7 +184,7 @@ def test_a_body_that_was_cut_short_is_no_body():
 
 def test_a_body_has_an_end():
     assert body_of(part(b"x" * 100)) == b"x" * 100
-    with pytest.raises(TooLarge):
+    with pytest.raises(StatusError, match="limit is 100"):
         body_of(*[part(b"x" * 60, more=True)] * 1000)
 
 

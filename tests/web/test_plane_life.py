@@ -7,7 +7,7 @@ import pytest
 
 from bidplane.errors import ApiError, NotFound
 from bidplane.machinery.clock import SystemClock
-from bidplane.runtime.credentials import HOST_PLANE, Identity, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.web.planes import PlanesApp
 
 TOKENS = Tokens(b"k" * 32)
@@ -102,3 +102,12 @@ def test_what_cannot_be_is_said(method, path, code):
     answered, body, asked = call(method, f"/bidplane/v1/planes{path}")
     assert (answered, asked) == (code, [])
     assert json.loads(body)["kind"] == "Status"
+
+
+def test_a_limit_is_a_number():
+    assert call("POST", "/bidplane/v1/planes/one/limit", query="pods=5")[2] == [
+        ("limit", "one", {"pods": 5})
+    ]
+    for query, refused in (("", 404), ("pods=", 404), ("pods=many", 400), ("gpus=1", 400)):
+        code, _, asked = call("POST", "/bidplane/v1/planes/one/limit", query=query)
+        assert (code, asked) == (refused, [])

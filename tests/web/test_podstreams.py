@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bidplane.errors import ApiError, Unavailable
-from bidplane.runtime import certificates
+from bidplane.runtime.identity import certificates
 from bidplane.web.podstreams import NodeStreams
 
 PATIENCE = 20.0

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from bidplane.errors import ApiError, NotFound, Unavailable
-from bidplane.runtime import certificates
-from bidplane.runtime.serve import bind, serve, while_connected
+from bidplane.http.asgi import while_connected
+from bidplane.http.server.serve import bind, serve
+from bidplane.runtime.identity import certificates
 from bidplane.web.exchange_proxy import ExchangeProxy
 from bidplane.web.podstreams import NodeStreams
 

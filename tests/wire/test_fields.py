@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.errors import ApiError
-from bidplane.wire import fields, managers, shapes, typed, yaml
-from bidplane.wire.managers import Manager
+from bidplane.wire import yaml
+from bidplane.wire.patches import fields, managers
+from bidplane.wire.patches.managers import Manager
+from bidplane.wire.schema import shapes, typed
 
 _TEXT = {"type": "string"}
 _SHAPE = shapes.custom(

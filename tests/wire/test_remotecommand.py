@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.errors import ApiError, NotFound
-from bidplane.wire import remotecommand as rc
-from bidplane.wire.remotecommand import Channels, Data, End, Sizes, Wanted
+from bidplane.wire.streams import remotecommand as rc
+from bidplane.wire.streams.remotecommand import ChannelData, Channels, End, Sizes, Wanted
 
 # A busy machine is not a fault.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,7 +19,7 @@ BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(protocol=st.sampled_from(rc.OVER_WEBSOCKET), channel=st.integers(0, 4), data=st.binary())
 def test_a_channels_data_is_read_back(protocol, channel, data):
     codec = Channels(protocol)
-    assert codec.decode(codec.encode(channel, data)) == Data(channel, data)
+    assert codec.decode(codec.encode(channel, data)) == ChannelData(channel, data)
 
 
 @BUSY
@@ -29,12 +29,12 @@ def test_any_message_is_a_channel_or_an_error(protocol, message):
         found = Channels(protocol).decode(message)
     except rc.ChannelError:
         return
-    assert isinstance(found, Data | End)
+    assert isinstance(found, ChannelData | End)
 
 
 def test_only_v5_closes_a_channel():
     assert Channels(rc.V5).decode(b"\xff\x00") == End(0)
-    assert Channels(rc.V4).decode(b"\xff\x00") == Data(255, b"\0")
+    assert Channels(rc.V4).decode(b"\xff\x00") == ChannelData(255, b"\0")
     for bad in (b"\xff", b"\xff\0\1"):
         with pytest.raises(rc.ChannelError, match="one channel"):
             Channels(rc.V5).decode(bad)

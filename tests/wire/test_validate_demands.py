@@ -2,24 +2,24 @@
 
 import pytest
 
-from bidplane.wire import validate
-from bidplane.wire.shapes import ARRAY, OBJECT, STRING, Shape
+from bidplane.wire.schema import validate
+from bidplane.wire.schema.shapes import ARRAY, OBJECT, STRING, SchemaNode
 
 
-def deep(leaf: Shape) -> Shape:
+def deep(leaf: SchemaNode) -> SchemaNode:
     """The leaf, in a map of lists of objects."""
-    inner = Shape(OBJECT)
-    inner.fields = {"free": Shape(STRING), "leaf": leaf}
-    some = Shape(ARRAY)
+    inner = SchemaNode(OBJECT)
+    inner.fields = {"free": SchemaNode(STRING), "leaf": leaf}
+    some = SchemaNode(ARRAY)
     some.items = inner
-    top = Shape(OBJECT)
+    top = SchemaNode(OBJECT)
     top.values = some
     return top
 
 
 def test_a_shape_without_demands_is_passed() -> None:
-    shape = deep(Shape(STRING))
-    assert not shape.demands
+    shape = deep(SchemaNode(STRING))
+    assert not shape.needs_validation
     assert validate.problems({"a": [{"free": "x", "leaf": "y"}]}, shape) == []
 
 
@@ -31,24 +31,24 @@ def test_a_shape_without_demands_is_passed() -> None:
     ],
 )
 def test_a_demand_is_found_however_deep_it_is(change, wrong) -> None:
-    leaf = Shape(STRING)
+    leaf = SchemaNode(STRING)
     change(leaf)
     shape = deep(leaf)
-    assert shape.demands
+    assert shape.needs_validation
     found = validate.problems({"a": [{"leaf": wrong}]}, shape)
     assert [cause.field for cause in found] == ["a[0].leaf"]
 
 
 def test_a_shape_that_refers_to_itself_is_looked_at() -> None:
-    shape = Shape(OBJECT)
-    shape.fields = {"child": shape, "name": Shape(STRING)}
-    assert shape.demands
+    shape = SchemaNode(OBJECT)
+    shape.fields = {"child": shape, "name": SchemaNode(STRING)}
+    assert shape.needs_validation
     assert validate.problems({"child": {"child": {"name": "x"}}}, shape) == []
 
 
 def test_a_status_is_written_without_looking_at_the_spec_again() -> None:
-    shape = Shape(OBJECT)
-    spec = Shape(STRING)
+    shape = SchemaNode(OBJECT)
+    spec = SchemaNode(STRING)
     spec.enum = ("right",)
     shape.fields = {"spec": spec, "status": spec}
     value = {"spec": "old", "status": "wrong"}

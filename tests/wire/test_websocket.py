@@ -6,8 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.wire import websocket
-from bidplane.wire.websocket import Closed, HandshakeError, Message, WebSocket
+from bidplane.wire.streams import websocket
+from bidplane.wire.streams.websocket import Closed, HandshakeError, Message, WebSocket
 
 # A busy machine is not a fault.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,3 @@
+"""
+The nouns: frozen structs that are also the schemas of our CRDs. Imports nothing but `errors`.
+"""

@@ -9,9 +9,12 @@ part in every round, until it wins, is refused, or is deleted.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
+
+from bidplane.api.shape import MOST_GPUS, Choice
 
 
 class BidPhase(enum.StrEnum):
@@ -22,7 +25,7 @@ class BidPhase(enum.StrEnum):
 
 
 class BidReason(enum.StrEnum):
-    """Why a bid is where it is. These reach the user unchanged, as a pod's reason."""
+    """The reason for a bid's phase. It reaches the user unchanged, as a pod's reason."""
 
     WON = "Won"
     RELEASED = "Released"  # the lease it won is over
@@ -33,12 +36,16 @@ class BidReason(enum.StrEnum):
     BUDGET_SPENT = "BudgetSpent"  # what is left of its budget does not cover an epoch at its price
     LARGER_THAN_EVERY_DOMAIN = "LargerThanEveryDomain"
     NO_MACHINE_HAS_ALL = "NoMachineHasAll"  # of what must be in one machine
+    NO_MACHINE_FITS = "NoMachineFits"  # what its pod requests, or the node it asks for
     NO_SUCH_DEVICE = "NoSuchDevice"  # no machine with such GPUs has what must be beside them
     NO_SUCH_CLASS = "NoSuchClass"  # the host has no DeviceClass for it
     DEVICE_TAKEN = "DeviceTaken"  # such machines have it, and others have it all now
     NO_SUCH_POOL = "NoSuchPool"
     SHAPE_NOT_SOLD = "ShapeNotSold"  # the pool does not divide its GPUs like that
     SELECTOR_TOO_FINE = "SelectorTooFine"  # it would split the pool into too many lots
+    SELECTOR_TOO_COSTLY = "SelectorTooCostly"  # evaluating it takes more CPU time than it may
+    SELECTOR_PENDING = "SelectorPending"  # it is being evaluated, and stands
+    TOO_MANY_SELECTORS = "TooManySelectors"  # its agent's bids have more than one agent may
     SELECTS_NOTHING = "SelectsNothing"  # no device of the pool is as its selector says
     CONSTRAINT_NOT_SOLD = "ConstraintNotSold"  # a constraint that a block does not keep
     NO_DEVICES = "NoDevices"  # nothing is for sale yet
@@ -46,24 +53,12 @@ class BidReason(enum.StrEnum):
     BAD_BID = "BadBid"  # another field of it cannot be read
     DEADLINE_PASSED = "DeadlinePassed"
     TOO_MANY_BIDS = "TooManyBids"  # its owner has as many standing bids as one may
+    QUARANTINED = "Quarantined"  # its agent's rows make rounds fail; the message says how
 
 
-MOST_GPUS = 1024
-MOST_BLOCKS = 128
 MOST_BESIDE = 8  # kinds of devices
 MOST_EACH = 32  # of each kind, and selectors: as many as a ResourceClaim may have
 MOST_TERM_SECONDS = 30 * 86_400
-
-
-class BidNeed(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What is needed beside the rest: all of it or none, at the same price per GPU-hour."""
-
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
-    pool: str = ""
-    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
-    spread: bool = False
-    selector: str = ""
-    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
 
 
 class BidBeside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -75,45 +70,38 @@ class BidBeside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     selectors: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_EACH)] = ()
 
 
-class BidChoice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What would do instead."""
+class NodeRequirement(msgspec.Struct, frozen=True, kw_only=True):
+    """A requirement of a node, as in a pod's node affinity."""
 
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
-    max_price: str
-    pool: str = ""
-    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
-    spread: bool = False
-    whole_domain: bool = False
-    share: str = ""
-    selector: str = ""
-    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
-    distinct_attribute: str = ""
-    also: Annotated[list[BidNeed], msgspec.Meta(max_length=7)] = []
-    one_node: bool = False
+    key: str
+    operator: str
+    values: list[str] = []
 
 
-class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)]
-    max_price: str  # credits per GPU-hour
-    pool: str = ""  # "" lets the exchange choose
-    # A gang: so many blocks of `gpus`, each in one link domain, all of them or none.
-    blocks: Annotated[int, msgspec.Meta(ge=1, le=MOST_BLOCKS)] = 1
-    spread: bool = False  # the GPUs need not be in one link domain
-    # All GPUs of one link domain, however many those are; `gpus` is the least.
-    whole_domain: bool = False
-    share: str = ""  # a part of one GPU instead: "1/2", "1/4", "1/8", or a MIG profile
-    selector: str = ""  # CEL over `device`, as in a DRA request: which devices will do
-    # Attributes in which all devices of a block must be equal.
-    match_attribute: Annotated[list[str], msgspec.Meta(max_length=8)] = []
-    distinct_attribute: str = ""  # one in which all must differ; no pool sells that
-    # And these, of the same pool or others: one bid, one price, one lease, all or none.
-    also: Annotated[list[BidNeed], msgspec.Meta(max_length=7)] = []
-    # All of it in one machine, as a pod needs it; `blocks` is then how many such sets.
-    one_node: bool = False
+class NodeTerm(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Requirements of a node, all of them."""
+
+    match_expressions: list[NodeRequirement] = []
+    match_fields: list[NodeRequirement] = []
+
+
+class BidChoice(Choice, frozen=True, kw_only=True, rename="camel"):
+    """An alternative that would do instead."""
+
+    # Credits per GPU-hour. "" is its agent's maxPrice or, if that has none, the agent's priority
+    # times the list price of the pool, of each pool that it may enter.
+    max_price: str = ""
+
+
+class BidSpec(BidChoice, frozen=True, kw_only=True, rename="camel"):
     # Without a price, in each machine: a bid is sold only where these are free. With oneNode.
-    beside: Annotated[list[BidBeside], msgspec.Meta(max_length=MOST_BESIDE)] = []
+    beside: Annotated[tuple[BidBeside, ...], msgspec.Meta(max_length=MOST_BESIDE)] = ()
+    # CPU, memory and disk that its pod requests: its GPUs' share of their machine must have it.
+    requests: dict[str, str] = msgspec.field(default_factory=dict)
+    # Its machine must match one of these, if there are any.
+    node_selector_terms: Annotated[tuple[NodeTerm, ...], msgspec.Meta(max_length=32)] = ()
     # Either this or one of these, whichever gains most; the earlier of equals.
-    otherwise: Annotated[list[BidChoice], msgspec.Meta(max_length=7)] = []
+    otherwise: Annotated[tuple[BidChoice, ...], msgspec.Meta(max_length=7)] = ()
     deadline: str = ""  # RFC 3339: not sold after it
     # Nobody displaces what it wins for so long, at one price; that costs a quarter more.
     term_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM_SECONDS)] = 0
@@ -126,6 +114,18 @@ class BidSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # agent with the same `work` share it; one that names none has it for itself.
     budget: str = ""
     work: Annotated[str, msgspec.Meta(max_length=253)] = ""
+
+
+def shape_problems(spec: BidSpec) -> Iterator[str]:
+    """Yield a sentence for each part of a bid that no pool could sell."""
+    choices: list[tuple[str, BidChoice]] = [("spec", spec)]
+    choices += [(f"spec.otherwise[{n}]", choice) for n, choice in enumerate(spec.otherwise)]
+    for field, choice in choices:
+        yield from choice.problems(field)
+        if spec.beside and not choice.one_node:
+            yield f"{field}: beside lists devices of the bid's machine: set oneNode, too"
+        if (total := choice.asked) > MOST_GPUS:
+            yield f"{field}: it is for {total} GPUs; the most is {MOST_GPUS}"
 
 
 class BidStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

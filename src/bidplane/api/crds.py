@@ -42,7 +42,7 @@ _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
 
 @functools.cache
 def for_agents() -> tuple[dict[str, Any], ...]:
-    """What an agent's plane knows of us: the rest does not exist for it."""
+    """The CRDs of an agent's plane; the other kinds do not exist there."""
     return tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in ("Bid", "GPULease"))
 
 
@@ -170,11 +170,15 @@ def schema_of(*, spec: type[msgspec.Struct]) -> dict[str, Any]:
 
 def _struct(info: inspect.StructType) -> dict[str, Any]:
     schema: dict[str, Any] = {"type": "object", "properties": {}}
-    required = [field.encode_name for field in info.fields if field.required]
-    for field in info.fields:
+    hidden = getattr(info.cls, "NOT_SERVED", ())
+    fields = [field for field in info.fields if field.name not in hidden]
+    required = [field.encode_name for field in fields if field.required]
+    for field in fields:
         schema["properties"][field.encode_name] = _field(field)
     if required:
         schema["required"] = required
+    if rules := getattr(info.cls, "VALIDATIONS", ()):
+        schema["x-kubernetes-validations"] = list(rules)
     return schema
 
 
@@ -184,7 +188,9 @@ def _field(field: inspect.Field) -> dict[str, Any]:
     if field.default_factory is not msgspec.NODEFAULT:
         default = field.default_factory()
     # An empty default says "not given"; writing it into every object helps nobody.
-    if default is not msgspec.NODEFAULT and default not in ("", False, (), []):
+    if isinstance(default, msgspec.Struct):
+        return schema
+    if default is not msgspec.NODEFAULT and default not in ("", False, (), [], {}):
         schema["default"] = default
     return schema
 
@@ -212,6 +218,8 @@ def _type(info: inspect.Type) -> dict[str, Any]:
             return {"type": "array", "items": _type(item)} | {
                 key: value for key, value in lengths.items() if value is not None
             }
+        case inspect.DictType(value_type=value):
+            return {"type": "object", "additionalProperties": _type(value)}
         case inspect.StructType():
             return _struct(info)
     raise TypeError(f"no schema for {info}")

@@ -1,5 +1,5 @@
 """
-What the exchange answers over HTTP (`/exchange/v1/…`). Amounts and prices are text, as
+The answers of the exchange over HTTP (`/exchange/v1/…`). Amounts and prices are text, as
 people write them: credits, and credits per GPU-hour.
 
     GET  prices                        Prices            anybody with a token
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import msgspec
 
-from bidplane.api.lease import Device
+from bidplane.api.lease import DeviceRef
 from bidplane.api.pool import CHAIN
 
 
@@ -30,6 +30,7 @@ class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     base: str  # the least a new bid must offer
     devices: int
     leased: int
+    list_price: str = ""  # a bid that names no price offers its agent's priority times this
     instant: str = ""  # what one GPU costs without waiting for a round; "" when none is kept
     # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour. A class
     # that is not there could not be had at any price.
@@ -46,8 +47,8 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     round: int
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What a round meant for one bid, or for one running lease."""
+class BidOutcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The outcome of a round for one bid, or for one running lease."""
 
     agent: str
     event: str  # Won | Lost | Displaced | Moved
@@ -63,11 +64,11 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     compensation: str = ""
 
 
-class Round(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class RoundSummary(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     number: int
     at: str
     pools: list[PoolPrice]
-    outcomes: list[Outcome]
+    outcomes: list[BidOutcome]
     bids: int  # how many took part, everybody's
 
 
@@ -84,7 +85,7 @@ class RoundRecord(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Why a bid won or lost the last recorded round it took part in."""
+    """The reason that a bid won or lost the last recorded round it took part in."""
 
     bid: str  # its uid
     agent: str
@@ -122,12 +123,13 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     lease: str = ""
 
 
-class Statement(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class StatementView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     agent: str
     lines: list[StatementLine]
     balance: str
     held: str
     accruing: str
+    earlier: int = 0  # lines that are older than these; ?limit= asks for more
 
 
 class FundRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -188,7 +190,7 @@ class LeaseView(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     agent: str
     pool: str
     node: str
-    devices: list[Device]
+    devices: list[DeviceRef]
     phase: str
     ready: bool
     price: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 # What people write on their pods.
 MAX_PRICE = "bidplane.dev/max-price"  # credits per GPU-hour
 POOL = "bidplane.dev/pool"
+LINK = "bidplane.dev/link"  # domain | machine: how close the pod's GPUs must be to each other
 DEADLINE = "bidplane.dev/deadline"  # RFC 3339: when the work must be done
 URGENCY = "bidplane.dev/urgency"  # low | normal | high
 TERM = "bidplane.dev/term"  # seconds it wants to run undisturbed
@@ -67,7 +68,14 @@ PACE = "bidplane.dev/pace"  # on a Bid: what the strategy `paced` remembers
 WORK = "bidplane.dev/work"  # on a pod that came back: the uid of the first, whose budget it shares
 EVICTIONS = "bidplane.dev/evictions"
 REQUEUE = "bidplane.dev/requeue"
+LINKS_AT_START = "bidplane.dev/links-at-start"  # of a lease's node: its devices' links
 RECLAIM_TAINT = "bidplane.dev/reclaim"
+
+# CPU and memory that a node's owner offers to pods without GPUs: annotations of the host's node.
+# In a plane, and on a pod that uses it, a label that names the host's node.
+OFFERS_CPU = "bidplane.dev/offers-cpu"
+OFFERS_MEMORY = "bidplane.dev/offers-memory"
+OFFERED = "bidplane.dev/offered"
 
 # On a node of the host: it is to run nothing but what is sold of it. Agents' pods tolerate it.
 DEDICATED_TAINT = "bidplane.dev/dedicated"
@@ -80,8 +88,14 @@ LEASE_FINALIZER = "bidplane.dev/lease"
 # Attributes of devices in ResourceSlices.
 PRODUCT_ATTRIBUTE = "productName"
 TYPE_ATTRIBUTE = "type"  # gpu, or mig: a part of one
+NUMA_ATTRIBUTE = "resource.kubernetes.io/numaNode"
+NVLINKS_ATTRIBUTE = "bidplane.dev/nvlinksPerPeer"
+WIDTH_ATTRIBUTE = "bidplane.dev/pcieLinkWidth"
 LINK_DOMAIN_ATTRIBUTE = "bidplane.dev/linkDomain"
 SHARE_ATTRIBUTE = "bidplane.dev/share"  # of a part of a GPU, in the plane that leases it
 PARENT_ATTRIBUTE = "bidplane.dev/partOf"
 MIG_CAPABLE_ATTRIBUTE = "bidplane.dev/migCapable"
 DEVICE_CLASS = "gpu.bidplane.dev"  # and the driver that our nodes publish under
+NVIDIA_GPU_CLASS = "gpu.nvidia.com"  # likewise
+NVIDIA_MIG_CLASS = "mig.nvidia.com"
+GPU_CLASSES = (DEVICE_CLASS, NVIDIA_GPU_CLASS)

@@ -13,9 +13,12 @@ import enum
 
 import msgspec
 
+from bidplane.api.bid import BidBeside
+
 CLAIMED = "Claimed"
 IN_USE = "InUse"  # False: no pod has been on it since; nothing is said of one a program holds
 HELD = "Held"  # reason of `Claimed`: a program holds it, not a pod
+LINK_DEGRADED = "LinkDegraded"  # condition: a link of its devices is less than it was
 VOID = "Void"  # what was won had to be beside other devices, which are taken: nothing is owed
 UP = "Up"  # what runs on it was ready: so long did its start take
 DEVICE_READY = "Ready"  # condition of a device in a ResourceClaim: by the node that prepared it
@@ -23,7 +26,7 @@ FINALIZER = "bidplane.dev/exchange"  # keeps the object until the ledger has rel
 
 
 class Phase(enum.StrEnum):
-    """Where a lease is in its life; `core/lease` has the table of what follows what."""
+    """The phases of a lease's life; `core/leases/lifecycle` has the table of transitions."""
 
     PENDING = "Pending"  # won, credits held, devices not yet claimed
     ACTIVE = "Active"  # claimed for a pod; time is charged
@@ -31,7 +34,7 @@ class Phase(enum.StrEnum):
     RELEASED = "Released"
 
 
-class Device(msgspec.Struct, frozen=True, kw_only=True, order=True):
+class DeviceRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
     """One device of a ResourceSlice, by the four names that make it unique."""
 
     node: str
@@ -44,9 +47,16 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, order=True):
     slots: tuple[int, ...] = ()
 
     @property
-    def whole(self) -> Device:
-        """The device that this is, or is a part of."""
+    def whole(self) -> DeviceRef:
+        """The whole device: this one, or the one that this is a part of."""
         return msgspec.structs.replace(self, share="", slots=()) if self.share else self
+
+
+class Origin(enum.StrEnum):
+    """The ways in which a lease is bought."""
+
+    BID = "bid"
+    ORDER = "order"  # bought over HTTP, without a Bid
 
 
 class BidReference(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,12 +72,18 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     bid: BidReference
     pool: str
     node: str
-    devices: list[Device]
+    devices: list[DeviceRef]
     max_price: str
     # Of a gang, one object each: which this is, counted from 0, and how many there are.
     part: int = 0
     parts: int = 1
     weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
+    origin: Origin = Origin.BID
+    # In the agent's plane, the namespace of the Bid or pod it was won for; "" if it is not known.
+    plane_namespace: str = ""
+    # Companion devices, without a price, that it needs in its machine. Leases that an earlier
+    # version won do not say.
+    beside: tuple[BidBeside, ...] = ()
     measured: bool = False  # how long its pod takes to be ready is to be said: condition `Up`
 
 

@@ -15,23 +15,38 @@ MICRO = 1_000_000
 SECONDS_PER_HOUR = 3600
 # Parts of a GPU are sold by weight: in 56ths, eighths and sevenths are both whole.
 GPU_WEIGHT = 56
-# Keeps every product of price, GPUs, seconds and rank weight far inside 64 bits.
+# These keep every stored amount, and every product of price, GPUs, seconds and rank weight,
+# far inside 64 bits.
 LARGEST_PRICE = 1_000_000 * MICRO
+LARGEST_AMOUNT = 1_000_000_000 * MICRO  # in one wallet, one transfer, or one hourly grant
+LARGEST_SUPPLY = 500_000_000_000 * MICRO  # that the mint has issued and not taken back
 
 _CREDITS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?")
 
 
 @functools.lru_cache(4096)  # the same few prices are read from every bid, each round
 def parse_credits(text: str) -> int:
-    """`"2.10"` → 2_100_000. Raises ValueError that says what is wrong with it."""
+    """
+    Parse credits: `"2.10"` → 2_100_000. Raises ValueError that says what is wrong with the text.
+    """
     match = _CREDITS.fullmatch(text.strip())
     if match is None:
         raise ValueError(
             f"{text!r} is not an amount of credits: write digits with at most six decimals,"
             ' for example "2.10"'
         )
-    whole, fraction = match.groups()
-    return int(whole) * MICRO + int((fraction or "").ljust(6, "0"))
+    integer, fraction = match.groups()
+    return int(integer) * MICRO + int((fraction or "").ljust(6, "0"))
+
+
+def parse_amount(text: str) -> int:
+    """An amount that a user names: as `parse_credits`, and no more than one wallet may have."""
+    amount = parse_credits(text)
+    if amount > LARGEST_AMOUNT:
+        raise ValueError(
+            f"{text!r} credits is too much: the largest amount is {format_credits(LARGEST_AMOUNT)}"
+        )
+    return amount
 
 
 def parse_price(text: str) -> int:
@@ -45,18 +60,18 @@ def parse_price(text: str) -> int:
 
 
 def format_credits(micro: int) -> str:
-    """2_100_000 → `"2.10"`; at least two decimals, and never rounded."""
+    """Write credits: 2_100_000 → `"2.10"`; at least two decimals, and never rounded."""
     sign = "-" if micro < 0 else ""
-    whole, fraction = divmod(abs(micro), MICRO)
+    integer, fraction = divmod(abs(micro), MICRO)
     digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
-    return f"{sign}{whole}.{digits}"
+    return f"{sign}{integer}.{digits}"
 
 
 def cost(price: int, gpus: int, seconds: int) -> int:
-    """What `gpus` cost for `seconds` at `price` per GPU-hour, rounded up to a micro-credit."""
+    """The cost of `gpus` for `seconds` at `price` per GPU-hour, rounded up to a micro-credit."""
     return -(-price * gpus * seconds // SECONDS_PER_HOUR)
 
 
 def rent(price: int, weight: int, seconds: int) -> int:
-    """The same for what is not all whole GPUs: `weight` is in 56ths of one."""
+    """The cost of `weight` 56ths of a GPU for `seconds` at `price` per GPU-hour, rounded up."""
     return -(-price * weight * seconds // (GPU_WEIGHT * SECONDS_PER_HOUR))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import msgspec
 
+from bidplane.api.money import LARGEST_PRICE, parse_price
+
 # Long enough for any checkpoint; short enough that a device always comes back.
 _DAY_SECONDS = 86_400
 
@@ -44,13 +46,13 @@ Chain = Annotated[
 ]
 
 
-class Clearing(enum.StrEnum):
+class ClearingMode(enum.StrEnum):
     GREEDY = "greedy"
     EXACT = "exact"
 
 
 class Divides(enum.StrEnum):
-    """How small a part of a GPU is sold."""
+    """The smallest parts of a GPU that a pool sells."""
 
     WHOLE = "whole"
     EIGHTHS = "eighths"  # halves, quarters and eighths beside whole GPUs
@@ -67,6 +69,9 @@ class MigSlot(msgspec.Struct, frozen=True, kw_only=True):
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     product: str  # the `productName` attribute of the ResourceSlices' devices it sells
     floor_price: str = "0.10"  # credits per GPU-hour, the base price never falls below it
+    # Credits per GPU-hour. A bid that names no price offers its agent's priority times this;
+    # "" is ten times the floor price. No price moves it.
+    list_price: str = ""
     notice_seconds: Seconds = 30  # between an outbid lease's notice and its end
     restart_seconds: Seconds = 30  # what a restart costs, for rank weight and compensation
     heavy_restart_seconds: Seconds = 180  # the same for agents whose restart class is heavy
@@ -84,11 +89,22 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Into how many lots selectors may split it.
     max_lots: Annotated[int, msgspec.Meta(ge=1, le=16)] = 16
     # `exact` finds the best outcome of up to 64 bids for up to 64 GPUs; larger, it is greedy.
-    clearing: Clearing = Clearing.GREEDY
+    clearing: ClearingMode = ClearingMode.GREEDY
     # A lease whose GPUs did nothing for so long ranks by its bid alone; 0: none ever does.
     idle_seconds: Seconds = 300
     # Of the pool's GPUs, how much is kept for orders that cannot wait for a round.
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
+
+
+# Without a list price of its own, a pool's is so many times its floor price.
+LIST_PRICE_FLOORS = 10
+
+
+def list_price(spec: PoolSpec) -> int:
+    """Return a pool's list price in micro-credits. Raises ValueError for one that is no price."""
+    if spec.list_price:
+        return parse_price(spec.list_price)
+    return min(LARGEST_PRICE, LIST_PRICE_FLOORS * parse_price(spec.floor_price))
 
 
 class PoolStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

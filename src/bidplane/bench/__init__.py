@@ -1,5 +1,5 @@
 """
-Figures anybody can print again: ours beside a peer's, from the same run.
+Reproducible benchmarks: our figures beside a peer's, from the same run.
 
 A benchmark is a module here with `run(*, quick, data) -> Report`; it is named below and
 imported when it is asked for.
@@ -11,7 +11,7 @@ import importlib
 from pathlib import Path
 from typing import Protocol
 
-from bidplane.bench.report import Report
+from bidplane.bench.report import BenchReport
 from bidplane.errors import UserError
 
 BENCHES = {
@@ -20,16 +20,19 @@ BENCHES = {
     "plane": "planes made, what one costs idle, and carries; beside etcd + kube-apiserver",
     "nodes": "claims allocated, beside kube-scheduler; what nodes cost",
     "agents": "agents and pods from create to running; beside kube-scheduler with DRA",
+    "neighbours": "a quiet agent's GET and bid → won while another attacks, beside before",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }
 
 
 class Bench(Protocol):
-    def __call__(self, *, quick: bool, data: Path | None) -> Report: ...
+    """The function that runs a benchmark."""
+
+    def __call__(self, *, quick: bool, data: Path | None) -> BenchReport: ...
 
 
 def find(name: str) -> Bench:
-    """The benchmark of that name; a name nobody has is refused with those there are."""
+    """The benchmark of that name; raises `UserError` with the known names for an unknown one."""
     if name not in BENCHES:
         raise UserError(f"there is no benchmark {name!r}: choose one of {', '.join(BENCHES)}")
     path = f"bidplane.bench.{name}"

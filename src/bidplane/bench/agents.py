@@ -1,6 +1,6 @@
 """
-An agent's life by the clock: a real installation (three processes, HTTPS, simulated nodes), and
-the pods of many agents from `create` to running.
+The latency and throughput that agents see: a real installation (three processes, HTTPS, simulated
+nodes), and the pods of many agents from `create` to running.
 
 The peer is the rig's kube-scheduler with DRA: pods bound a second, each with a claim, on a
 kube-apiserver with a durable etcd. Ours are counted from the first pod created to the last one
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -19,15 +18,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-import httpx2
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, POD
 from bidplane.bench import nodes
-from bidplane.bench.report import Report, Result, at_most, less, more, ratio_at_least, say
-from bidplane.kube.client import Client, Object
+from bidplane.bench.report import BenchReport, Result, at_most, less, more, ratio_at_least, say
+from bidplane.http.client.caller import HttpCaller, trust
+from bidplane.kube.client import KubeClient, Object
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
@@ -40,10 +40,12 @@ AT_ONCE = 16
 OVERLOAD = 4
 _MIB = 2**20
 _WATCHED_SECONDS = 8
-SPACE = "default"
+NAMESPACE = "default"
 
 
-class Size(NamedTuple):
+class AgentsSize(NamedTuple):
+    """The sizes of the benchmark."""
+
     agents: tuple[int, ...]
     nodes: int
     pods_each: int  # at the last number of agents: what memory is measured with
@@ -52,22 +54,24 @@ class Size(NamedTuple):
     urgent: int  # and on a full one, with OVERLOAD times as much work as it has GPUs
 
 
-def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size((10, 100, 1000), 64, 10, (100, 300), 40, 10)
+def run(*, quick: bool, data: Path | None) -> BenchReport:
+    """Run the benchmark."""
+    size = AgentsSize((10, 100, 1000), 64, 10, (100, 300), 40, 10)
     if quick:
-        size = Size((10,), 12, 10, (20, 50), 4, 2)
+        size = AgentsSize((10,), 12, 10, (20, 50), 4, 2)
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
         results = asyncio.run(_measure(Path(folder), size))
     say("kube-scheduler with DRA, for comparison")
     bound = nodes.bound_per_second(*size.peer)
-    return Report(
+    return BenchReport(
         name="agents",
         how=_how(size, quick, bound is not None),
-        results=tuple(_beside(result, bound) for result in results),
+        results=tuple(_with_peer(result, bound) for result in results),
     )
 
 
-def _how(size: Size, quick: bool, with_peer: bool) -> str:
+def _how(size: AgentsSize, quick: bool, with_peer: bool) -> str:
+    """A description of the measurement."""
     parts = [
         f"server, exchange and node as processes, {size.nodes} simulated nodes × {GPUS_A_NODE}"
         f" GPUs, a round each second, notice {NOTICE_SECONDS} s; client on the same"
@@ -86,7 +90,8 @@ def _how(size: Size, quick: bool, with_peer: bool) -> str:
 _PODS = "pods running"
 
 
-def _beside(result: Result, bound: float | None) -> Result:
+def _with_peer(result: Result, bound: float | None) -> Result:
+    """The result, with the peer's figure if it has one."""
     if bound is None or not result.metric.startswith(_PODS):
         return result
     return more(
@@ -99,83 +104,111 @@ def _beside(result: Result, bound: float | None) -> Result:
     )
 
 
-async def _measure(folder: Path, size: Size) -> list[Result]:
-    place = Place(folder, size.nodes)
-    await place.start()
+async def _measure(folder: Path, size: AgentsSize) -> list[Result]:
+    """Start an installation and measure it."""
+    installation = BenchInstallation(folder, size.nodes)
+    await installation.start()
     try:
         results: list[Result] = []
         for count in size.agents:
-            results += await _with(place, count, size)
-        results += await _crowd(place, size)
+            results += await _at_agent_count(installation, count, size)
+        results += await _many_pods(installation, size)
         return results
     finally:
-        await place.stop()
+        await installation.stop()
 
 
-async def _with(place: Place, count: int, size: Size) -> list[Result]:
+async def _at_agent_count(
+    installation: BenchInstallation, count: int, size: AgentsSize
+) -> list[Result]:
+    """The results with that many agents."""
     say(f"{count} agents: made")
-    made = await place.agents_up_to(count)
+    kubeconfig_times = await installation.agents_up_to(count)
     say(f"{count} agents: pods on an idle fleet")
-    chosen = _spread(place.names, size.samples)
-    timed = [await _timed(place, name, f"idle-{count}", price="1.00") for name in chosen]
-    await place.clear(chosen)
+    agents = _spread(installation.names, size.samples)
+    pod_times = [
+        await time_pod(installation, name, f"idle-{count}", price="1.00") for name in agents
+    ]
+    await installation.clear(agents)
     say(f"{count} agents: a burst of pods")
     gpus = size.nodes * GPUS_A_NODE
-    rate, cost = await _burst(place, count, gpus)
+    rate, cost = await _burst(installation, count, gpus)
     say(f"{count} agents: {OVERLOAD} times as much work as GPUs")
-    full = await _overload(place, count, gpus, size.urgent)
-    at = f"at {count} agents"
+    urgent_times = await _overload(installation, count, gpus, size.urgent)
+    suffix = f"at {count} agents"
     return [
-        less(f"agent to kubeconfig p50, {at}", "ms", 1e3 * _p(made, 0.5)),
-        less(f"agent to kubeconfig p99, {at}", "ms", 1e3 * _p(made, 0.99)),
-        less(f"pod to bound p50, idle, {at}", "s", _p([t.bound for t in timed], 0.5)),
+        less(f"agent to kubeconfig p50, {suffix}", "ms", 1e3 * percentile(kubeconfig_times, 0.5)),
+        less(f"agent to kubeconfig p99, {suffix}", "ms", 1e3 * percentile(kubeconfig_times, 0.99)),
         less(
-            f"pod to bound p99, idle, {at}",
+            f"pod to bound p50, idle, {suffix}", "s", percentile([t.bound for t in pod_times], 0.5)
+        ),
+        less(
+            f"pod to bound p99, idle, {suffix}",
             "s",
-            _p([t.bound for t in timed], 0.99),
+            percentile([t.bound for t in pod_times], 0.99),
             aim=at_most(1.5 * ROUND_SECONDS),
         ),
-        less(f"pod to running p50, idle, {at}", "s", _p([t.running for t in timed], 0.5)),
-        less(f"pod to running p99, idle, {at}", "s", _p([t.running for t in timed], 0.99)),
-        more(f"{_PODS} a second, {at}", "1/s", rate),
-        *(less(f"CPU a pod, {part}, {at}", "ms", 1e3 * spent) for part, spent in cost.items()),
-        less(f"urgent pod to running p50, {OVERLOAD}× overload, {at}", "s", _p(full, 0.5)),
         less(
-            f"urgent pod to running p99, {OVERLOAD}× overload, {at}",
+            f"pod to running p50, idle, {suffix}",
             "s",
-            _p(full, 0.99),
+            percentile([t.running for t in pod_times], 0.5),
+        ),
+        less(
+            f"pod to running p99, idle, {suffix}",
+            "s",
+            percentile([t.running for t in pod_times], 0.99),
+        ),
+        more(f"{_PODS} a second, {suffix}", "1/s", rate),
+        *(less(f"CPU a pod, {part}, {suffix}", "ms", 1e3 * spent) for part, spent in cost.items()),
+        less(
+            f"urgent pod to running p50, {OVERLOAD}× overload, {suffix}",
+            "s",
+            percentile(urgent_times, 0.5),
+        ),
+        less(
+            f"urgent pod to running p99, {OVERLOAD}× overload, {suffix}",
+            "s",
+            percentile(urgent_times, 0.99),
             aim=at_most(NOTICE_SECONDS + 2),
         ),
     ]
 
 
-async def _overload(place: Place, count: int, gpus: int, samples: int) -> list[float]:
-    """On a fleet that is full, with three times as much waiting: what is urgent does not wait."""
-    chosen = place.names[:count]
-    work = [(chosen[n % count], f"more-{count}-{n}") for n in range((OVERLOAD - 1) * gpus)]
-    await _each([place.create(name, pod, price="1.00") for name, pod in work])
-    timed = [
-        await _timed(place, name, f"urgent-{count}", price="90.00")
-        for name in _spread(chosen, samples)
+async def _overload(
+    installation: BenchInstallation, count: int, gpus: int, samples: int
+) -> list[float]:
+    """
+    The seconds to Running of urgent pods on a full fleet with three times as much work waiting.
+    """
+    agents = installation.names[:count]
+    work = [(agents[n % count], f"more-{count}-{n}") for n in range((OVERLOAD - 1) * gpus)]
+    await _run_all([installation.create(name, pod, price="1.00") for name, pod in work])
+    pod_times = [
+        await time_pod(installation, name, f"urgent-{count}", price="90.00")
+        for name in _spread(agents, samples)
     ]
-    await place.clear(chosen)
-    return [t.running for t in timed]
+    await installation.clear(agents)
+    return [t.running for t in pod_times]
 
 
-async def _crowd(place: Place, size: Size) -> list[Result]:
-    """Every agent with its pods, most of them waiting: what that costs."""
-    count = len(place.names)
+async def _many_pods(installation: BenchInstallation, size: AgentsSize) -> list[Result]:
+    """The memory and CPU use with every agent's pods created, most of them waiting."""
+    count = len(installation.names)
     say(f"{count} agents with {size.pods_each} pods each")
     gpus = size.nodes * GPUS_A_NODE
-    work = [(name, f"crowd-{number}") for number in range(size.pods_each) for name in place.names]
-    await _each([place.create(name, pod, price="1.00") for name, pod in work])
-    await place.running_at_least(min(gpus, len(work)))
-    await asyncio.sleep(_WATCHED_SECONDS)  # those that wait are told why, once
-    before, began = place.cpu_seconds(), time.monotonic()
+    work = [
+        (name, f"crowd-{number}") for number in range(size.pods_each) for name in installation.names
+    ]
+    await _run_all([installation.create(name, pod, price="1.00") for name, pod in work])
+    await installation.running_at_least(min(gpus, len(work)))
+    await asyncio.sleep(_WATCHED_SECONDS)  # waiting pods get their explanation once
+    before, began = installation.cpu_seconds(), time.monotonic()
     await asyncio.sleep(_WATCHED_SECONDS)
-    passed = time.monotonic() - began
-    busy = {name: (used - before[name]) / passed for name, used in place.cpu_seconds().items()}
-    memory = place.memory()
+    elapsed = time.monotonic() - began
+    busy = {
+        name: (used - before[name]) / elapsed for name, used in installation.cpu_seconds().items()
+    }
+    memory = installation.memory()
     return [
         less(
             f"server memory, {count} agents × {size.pods_each} pods",
@@ -189,65 +222,74 @@ async def _crowd(place: Place, size: Size) -> list[Result]:
     ]
 
 
-class Timed(NamedTuple):
+class PodTimes(NamedTuple):
+    """Seconds from `create` until a pod is bound and until it runs."""
+
     bound: float
     running: float
 
 
-async def _timed(place: Place, agent: str, pod: str, *, price: str) -> Timed:
-    """From before `create` is sent to when a watch says so."""
-    client = place.client(agent)
-    revision = (await client.list(POD, SPACE)).resource_version
+async def time_pod(
+    installation: BenchInstallation, agent: str, pod: str, *, price: str
+) -> PodTimes:
+    """Create a pod and time it, from sending `create` to the watch's events."""
+    client = installation.client(agent)
+    revision = (await client.list(POD, NAMESPACE)).resource_version
     began = time.perf_counter()
-    await place.create(agent, pod, price=price)
+    await installation.create(agent, pod, price=price)
     bound = 0.0
     async with asyncio.timeout(120):
-        async for event in client.watch(POD, SPACE, resource_version=revision):
-            found = event.object
-            if event.type == "BOOKMARK" or found["metadata"]["name"] != pod:
+        async for event in client.watch(POD, NAMESPACE, resource_version=revision):
+            seen_pod = event.object
+            if event.type == "BOOKMARK" or seen_pod["metadata"]["name"] != pod:
                 continue
             now = time.perf_counter() - began
-            if not bound and found["spec"].get("nodeName"):
+            if not bound and seen_pod["spec"].get("nodeName"):
                 bound = now
-            if (found.get("status") or {}).get("phase") == "Running":
-                return Timed(bound or now, now)
+            if (seen_pod.get("status") or {}).get("phase") == "Running":
+                return PodTimes(bound or now, now)
     raise RuntimeError(f"{agent}/{pod}: the watch ended")
 
 
-async def _burst(place: Place, count: int, gpus: int) -> tuple[float, dict[str, float]]:
+async def _burst(
+    installation: BenchInstallation, count: int, gpus: int
+) -> tuple[float, dict[str, float]]:
     """
-    One pod for every GPU, of as many agents as there are, all at once: pods running a second,
-    and by process the CPU seconds that each took. They go on running.
+    Create one pod for every GPU at once, spread over all agents. Return the pods running per
+    second, and the CPU seconds per pod of each process. The pods keep running.
     """
-    work = [(place.names[n % count], f"burst-{count}-{n}") for n in range(gpus)]
-    before, began = place.cpu_seconds(), time.perf_counter()
-    await _each([place.create(name, pod, price="1.00") for name, pod in work])
-    await place.running_at_least(gpus)
+    work = [(installation.names[n % count], f"burst-{count}-{n}") for n in range(gpus)]
+    before, began = installation.cpu_seconds(), time.perf_counter()
+    await _run_all([installation.create(name, pod, price="1.00") for name, pod in work])
+    await installation.running_at_least(gpus)
     rate = gpus / (time.perf_counter() - began)
-    after = place.cpu_seconds()
+    after = installation.cpu_seconds()
     return rate, {name: (after[name] - before[name]) / gpus for name in after}
 
 
-class Place:
+class BenchInstallation:
     """An installation of its own, and its agents."""
 
     def __init__(self, folder: Path, count: int) -> None:
-        self._where = Installation(folder / "data")
+        self._installation = Installation(folder / "data")
         self._fleet = folder / "fleet.yaml"
-        described = [
-            {"name": f"n{at:04}", "product": "H100", "gpus": GPUS_A_NODE} for at in range(count)
+        declared_nodes = [
+            {"name": f"n{number:04}", "product": "H100", "gpus": GPUS_A_NODE}
+            for number in range(count)
         ]
         pool = {"product": "H100", "noticeSeconds": NOTICE_SECONDS, "restartSeconds": 3}
-        self._fleet.write_bytes(msgspec.yaml.encode({"nodes": described, "pools": [pool]}))
+        self._fleet.write_bytes(msgspec.yaml.encode({"nodes": declared_nodes, "pools": [pool]}))
         self._process: subprocess.Popen[str] | None = None
         self.names: list[str] = []
+        self.tokens: dict[str, str] = {}  # by agent
+        self.port = 0
         self._clients: dict[str, HttpClient] = {}
 
     async def start(self) -> None:
-        words = ["up", "--port", "0", "--data", str(self._where.folder), "--fleet"]
+        arguments = ["up", "--port", "0", "--data", str(self._installation.folder), "--fleet"]
         self._process = await asyncio.to_thread(
             subprocess.Popen,
-            [sys.executable, "-m", "bidplane", *words, str(self._fleet)],
+            [sys.executable, "-m", "bidplane", *arguments, str(self._fleet)],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -257,33 +299,34 @@ class Place:
         ):
             if not line:
                 raise RuntimeError("the installation did not start")
-        address = self._where.address()
-        self._host = host_client(self._where, user="owner", clock=SystemClock())
-        self._http = httpx2.AsyncClient(
-            base_url=address.url,
-            verify=ssl.create_default_context(cafile=self._where.ca_file),
-            timeout=60,
-            trust_env=False,
+        address = self._installation.address()
+        self.port = urlsplit(address.url).port or 0
+        self._host = host_client(self._installation, user="owner", clock=SystemClock())
+        self._http = HttpCaller(
+            address.url, trust=trust(ca_file=self._installation.ca_file), seconds=60
         )
 
     async def stop(self) -> None:
         for client in [*self._clients.values(), self._host]:
             await client.close()
-        await self._http.aclose()
+        await self._http.close()
         if self._process is not None:
             self._process.terminate()
             await asyncio.to_thread(self._process.wait, 60)
             assert self._process.stdout is not None
             self._process.stdout.close()
 
-    def client(self, agent: str) -> Client:
+    def client(self, agent: str) -> KubeClient:
         return self._clients[agent]
 
     async def agents_up_to(self, count: int) -> list[float]:
-        """How long each took from `create` to a kubeconfig that works."""
-        return [await self._agent(f"a{at:04}") for at in range(len(self.names), count)]
+        """
+        Create agents up to that number; return the seconds from `create` to a working kubeconfig.
+        """
+        return [await self._agent(f"a{number:04}") for number in range(len(self.names), count)]
 
     async def _agent(self, name: str) -> float:
+        """Create an agent; return the seconds until its kubeconfig works."""
         spec = {"owner": name, "refill": "1000000", "maxPrice": "1.00"}
         began = time.perf_counter()
         await self._host.create(
@@ -296,41 +339,43 @@ class Place:
             },
         )
         while True:
-            token = self._where.owner_token(user="owner", now=SystemClock().now())
-            answer = await self._http.post(
+            token = self._installation.owner_token(user="owner", now=SystemClock().now())
+            answer = await self._http.call(
+                "POST",
                 f"/bidplane/v1/agents/{name}/kubeconfig",
                 headers={"Authorization": f"Bearer {token}"},
             )
-            if answer.status_code == 200:
+            if answer.code == 200:
                 break
             await asyncio.sleep(0.005)
-        config = msgspec.yaml.decode(answer.content)
+        config = msgspec.yaml.decode(answer.body)
+        self.tokens[name] = config["users"][0]["user"]["token"]
         client = HttpClient(
             config["clusters"][0]["cluster"]["server"],
-            token=config["users"][0]["user"]["token"],
-            ca_file=self._where.ca_file,
+            token=self.tokens[name],
+            ca_file=self._installation.ca_file,
         )
-        await client.list(POD, SPACE)
-        took = time.perf_counter() - began
+        await client.list(POD, NAMESPACE)
+        elapsed = time.perf_counter() - began
         self.names.append(name)
         self._clients[name] = client
-        return took
+        return elapsed
 
     async def create(self, agent: str, name: str, *, price: str) -> None:
-        await self._clients[agent].create(POD, _pod(name, price), SPACE)
+        await self._clients[agent].create(POD, _pod(name, price), NAMESPACE)
 
     async def running_at_least(self, count: int) -> None:
-        """As the host sees it: one watch for all agents."""
+        """Wait until that many pods run on the host, with one watch for all agents."""
         running: set[str] = set()
         async with asyncio.timeout(600):
             listing = await self._host.list(POD)
-            running |= {p["metadata"]["uid"] for p in listing.items if _runs(p)}
+            running |= {p["metadata"]["uid"] for p in listing.items if _is_running(p)}
             if len(running) >= count:
                 return
             async for event in self._host.watch(POD, resource_version=listing.resource_version):
                 if event.type == "DELETED":
                     running.discard(event.object["metadata"]["uid"])
-                elif event.type != "BOOKMARK" and _runs(event.object):
+                elif event.type != "BOOKMARK" and _is_running(event.object):
                     running.add(event.object["metadata"]["uid"])
                 if len(running) >= count:
                     return
@@ -340,10 +385,10 @@ class Place:
 
         async def empty(agent: str) -> None:
             client = self._clients[agent]
-            for pod in (await client.list(POD, SPACE)).items:
-                await client.delete(POD, pod["metadata"]["name"], SPACE, grace_seconds=1)
+            for pod in (await client.list(POD, NAMESPACE)).items:
+                await client.delete(POD, pod["metadata"]["name"], NAMESPACE, grace_seconds=1)
 
-        await _each([empty(agent) for agent in agents])
+        await _run_all([empty(agent) for agent in agents])
         while (await self._host.list(POD)).items:
             await asyncio.sleep(0.2)
 
@@ -354,17 +399,18 @@ class Place:
         return {name: _cpu(pid) for name, pid in self._children().items()}
 
     def _children(self) -> dict[str, int]:
+        """The process ids of the installation, by process name."""
         assert self._process is not None
-        found = {}
+        pids = {}
         for status in Path("/proc").glob("[0-9]*/stat"):
             try:
                 parent = int(status.read_text().rpartition(")")[2].split()[1])
-                words = (status.parent / "cmdline").read_bytes().decode().split("\0")
+                arguments = (status.parent / "cmdline").read_bytes().decode().split("\0")
             except (OSError, ValueError, IndexError):
                 continue
-            if parent == self._process.pid and "process" in words:
-                found[words[words.index("process") + 1]] = int(status.parent.name)
-        return found
+            if parent == self._process.pid and "process" in arguments:
+                pids[arguments[arguments.index("process") + 1]] = int(status.parent.name)
+        return pids
 
 
 def _resident(pid: int) -> int:
@@ -379,7 +425,7 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def _runs(pod: Object) -> bool:
+def _is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
@@ -400,23 +446,26 @@ def _pod(name: str, price: str) -> dict[str, Any]:
     }
 
 
-async def _each(work: list[Any]) -> None:
+async def _run_all(work: list[Any]) -> None:
+    """Await all jobs, a few at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(job: Any) -> None:
+    async def run_limited(job: Any) -> None:
         async with gate:
             await job
 
     async with asyncio.TaskGroup() as group:
         for job in work:
-            group.create_task(one(job))
+            group.create_task(run_limited(job))
 
 
 def _spread(names: Sequence[str], count: int) -> list[str]:
+    """That many of the names, evenly spread."""
     step = max(1, len(names) // count)
     return list(names[::step])[:count]
 
 
-def _p(values: Sequence[float], part: float) -> float:
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which that share of the values lies."""
     ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(part * len(ranked)))]
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]

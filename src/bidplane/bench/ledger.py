@@ -1,9 +1,9 @@
 """
-Rounds of the ledger: so many transfers in one commit, as a round makes them.
+Rounds of the ledger: many transfers in one commit, as a market round makes them.
 
-Each transfer moves credits between two of 200 wallets. A commit checks every id for having
-been used, nets the accounts, writes rows and journal, and is synced to disk. The whole
-chain is verified at the end. The peer is the same round written one commit per transfer.
+Each transfer moves credits between two of 200 wallets. A commit checks that every id is new, nets
+the accounts, writes rows and journal, and is synced to disk. The whole chain is verified at the
+end. The peer is the same round written in one commit per transfer.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from bidplane.bench.postgres import NoPostgres, Server
-from bidplane.bench.report import Report, Result, at_least, more, progress, say
+from bidplane.bench.report import BenchReport, Result, at_least, more, progress, say
+from bidplane.bench.support.postgres import NoPostgres, Server
 from bidplane.errors import UserError
 from bidplane.ledger import Ledger, verify, wallets
 from bidplane.ledger.records import TransferKind, wallet_of
@@ -26,7 +26,7 @@ SIZES = (1_000, 10_000)
 CREDIT = 1_000_000
 
 
-def run(*, quick: bool, data: Path | None) -> Report:
+def run(*, quick: bool, data: Path | None) -> BenchReport:
     rounds = 3 if quick else 10
     singles = 30 if quick else 200
     how = [f"{rounds} rounds of {SIZES[0]:,} and {SIZES[1]:,} transfers, each one synced commit"]
@@ -42,14 +42,15 @@ def run(*, quick: bool, data: Path | None) -> Report:
     if quick:
         how.append("quick: 3 rounds of each instead of 10, 30 single commits instead of 200")
     how.append("peer: one commit per transfer, on the same database")
-    return Report(name="ledger", how="; ".join(how), results=tuple(results))
+    return BenchReport(name="ledger", how="; ".join(how), results=tuple(results))
 
 
-def _database(name: str, where: Path | str, rounds: int, singles: int) -> list[Result]:
+def _database(name: str, location: Path | str, rounds: int, singles: int) -> list[Result]:
+    """The results for one database."""
     say(f"ledger: {name}")
     results = []
-    with _filled(where) as ledger:
-        one = _rate(ledger, f"{name}, one by one", size=1, rounds=singles)
+    with _open_funded(location) as ledger:
+        single_rate = _rate(ledger, f"{name}, one by one", size=1, rounds=singles)
         for size in SIZES:
             rate = _rate(ledger, f"{name}, rounds of {size}", size=size, rounds=rounds)
             results.append(
@@ -57,20 +58,21 @@ def _database(name: str, where: Path | str, rounds: int, singles: int) -> list[R
                     f"{name}: rounds of {size:,}",
                     "transfers/s",
                     rate,
-                    peer=one,
+                    peer=single_rate,
                     peer_name="one by one",
                     aim=at_least(size),  # such a round each second
                 )
             )
-    found = verify(where)
-    if not found.is_sound:
-        raise UserError(f"the {name} ledger is broken after the benchmark: {found.problem}")
+    verification = verify(location)
+    if not verification.is_sound:
+        raise UserError(f"the {name} ledger is broken after the benchmark: {verification.problem}")
     return results
 
 
 @contextmanager
-def _filled(where: Path | str) -> Iterator[Ledger]:
-    ledger = Ledger.open(where)
+def _open_funded(location: Path | str) -> Iterator[Ledger]:
+    """Open a ledger with funded wallets."""
+    ledger = Ledger.open(location)
     try:
         with ledger.commit(0) as commit:
             for number in range(WALLETS):
@@ -82,12 +84,13 @@ def _filled(where: Path | str) -> Iterator[Ledger]:
         ledger.close()
 
 
-def _rate(ledger: Ledger, what: str, *, size: int, rounds: int) -> float:
+def _rate(ledger: Ledger, label: str, *, size: int, rounds: int) -> float:
+    """The transfers per second in rounds of `size`."""
     began = time.perf_counter()
-    for _ in progress(what, range(rounds), total=rounds):
-        at = ledger.head.at + 1000
-        ids = [f"bench/{at}/{number}" for number in range(size)]
-        with ledger.commit(at) as commit:
+    for _ in progress(label, range(rounds), total=rounds):
+        time_ms = ledger.head.at + 1000
+        ids = [f"bench/{time_ms}/{number}" for number in range(size)]
+        with ledger.commit(time_ms) as commit:
             commit.prefetch(TRANSFER, ids)
             for number, id in enumerate(ids):
                 commit.transfer(

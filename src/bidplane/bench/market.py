@@ -1,8 +1,8 @@
 """
 A round of the market: clear, price and place, against an exact solver and a queue.
 
-Time is this thread's CPU time, the least of several runs: what the work costs, whoever
-else uses the machine.
+Time is this thread's CPU time, the least of several runs, so that other processes on the machine
+matter little.
 """
 
 from __future__ import annotations
@@ -19,55 +19,69 @@ import highspy
 import msgspec
 import numpy as np
 
-from bidplane.api.bid import MOST_BLOCKS
-from bidplane.api.lease import Device
-from bidplane.bench.report import Report, Result, at_least, at_most, less, more, ratio_above, say
-from bidplane.core.chain import CHAIN, Block
-from bidplane.core.fastplacement import seats
+from bidplane.api.lease import DeviceRef
+from bidplane.api.shape import MOST_BLOCKS
+from bidplane.bench.report import (
+    BenchReport,
+    Result,
+    at_least,
+    at_most,
+    less,
+    more,
+    ratio_above,
+    say,
+)
+from bidplane.core.devices.bulkplacement import seats
+from bidplane.core.devices.chain import CHAIN, Block
 from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
-from bidplane.core.market.fast import Book, Ints, Outcome, holds
+from bidplane.core.market.clearing.capacity import need
+from bidplane.core.market.clearing.columns import Book, ColumnOutcome, Ints, holds
 from bidplane.core.market.model import ONE
-from bidplane.core.market.room import need
-from bidplane.exchange.desk import NoSale
-from bidplane.exchange.devices import DeviceView
 from bidplane.exchange.engine import Engine
-from bidplane.exchange.snapshot import AgentView, PoolView, Snapshot
+from bidplane.exchange.instantsales import NoSale
+from bidplane.exchange.round.devices import DeviceView
+from bidplane.exchange.snapshot import AgentView, HostSnapshot, PoolView
 from bidplane.ledger import Ledger
 from bidplane.ledger.leases import Terms
 from bidplane.ledger.records import wallet_of
 
 T = TypeVar("T")
 
+AGENTS = 1000  # whose bids and leases they are
 FLOOR = 300_000
 SIZES = {1000: 10_000, 10_000: 100_000, 100_000: 1_000_000}  # bids, and GPUs they bid for
 AIMS_MS = {10_000: 20.0, 100_000: 250.0}
 
 
-class Instance(NamedTuple):
+class MarketInstance(NamedTuple):
+    """A generated market: free GPUs and bids."""
+
     free: Ints  # by 8-GPU machine
     book: Book
     sizes: Ints  # of each bid's block
 
     @property
     def value(self) -> Ints:
-        """What each bid is worth, in micro-credits an hour."""
+        """The value of each bid, in micro-credits an hour."""
         return self.book.price * self.sizes
 
 
 def instance(
     bids: int, gpus: int, *, load: float, leases: int = 0, seed: int = 1, whole: bool = False
-) -> Instance:
+) -> MarketInstance:
     """
-    Bids for `load` times what is free; the rest of the machines is taken. With `whole`,
-    machines are free or taken as a whole: then large blocks compete with many small ones.
+    Draw bids for `load` times the free GPUs; the rest of the machines is taken. With `whole`,
+    machines are entirely free or taken: then large blocks compete with many small ones.
     """
-    dice = np.random.default_rng(seed)
-    sizes = dice.choice(CHAIN, bids, p=[0.1, 0.2, 0.25, 0.45]).astype(np.int64)
+    generator = np.random.default_rng(seed)
+    sizes = generator.choice(CHAIN, bids, p=[0.1, 0.2, 0.25, 0.45]).astype(np.int64)
     share = min(1.0, sizes.sum() / load / gpus)
-    free = dice.binomial(1 if whole else 8, share, gpus // 8).astype(np.int64) * (8 if whole else 1)
+    free = generator.binomial(1 if whole else 8, share, gpus // 8).astype(np.int64) * (
+        8 if whole else 1
+    )
     book = Book(
-        price=(1e6 * dice.lognormal(0.6, 0.7, bids)).astype(np.int64) + FLOOR,
-        weight=dice.choice([ONE, 1100, 1300], bids).astype(np.int64),
+        price=(1e6 * generator.lognormal(0.6, 0.7, bids)).astype(np.int64) + FLOOR,
+        weight=generator.choice([ONE, 1100, 1300], bids).astype(np.int64),
         tie=np.arange(bids, dtype=np.uint64) + np.uint64(1 << 32),
         reserve=np.full(bids, FLOOR, np.int64),
         kind=np.array([CHAIN.index(size) for size in sizes.tolist()], np.int64),
@@ -75,80 +89,84 @@ def instance(
         domain=np.full(bids, -1, np.int64),
         size=np.zeros(bids, np.int64),
         ids=[str(i) for i in range(bids)],
+        agent=generator.integers(0, AGENTS, bids),
     )
-    plain = Instance(free, book, sizes)
-    return _with_leases(plain, leases, dice) if leases else plain
+    plain = MarketInstance(free, book, sizes)
+    return _with_leases(plain, leases, generator) if leases else plain
 
 
-def _with_leases(plain: Instance, leases: int, dice: np.random.Generator) -> Instance:
-    """Beside the bids, running leases on what was taken, which compete in place."""
+def _with_leases(
+    plain: MarketInstance, leases: int, generator: np.random.Generator
+) -> MarketInstance:
+    """Add running leases on the taken GPUs, which compete in place."""
     book, free = plain.book, plain.free.copy()
-    taken, made = (8 - plain.free).tolist(), []
+    taken_gpus, placed = (8 - plain.free).tolist(), []
     for machine, size in zip(
-        dice.integers(0, len(free), leases).tolist(),
-        dice.choice(CHAIN, leases, p=[0.1, 0.3, 0.3, 0.3]).tolist(),
+        generator.integers(0, len(free), leases).tolist(),
+        generator.choice(CHAIN, leases, p=[0.1, 0.3, 0.3, 0.3]).tolist(),
         strict=True,
     ):
-        if taken[machine] >= size:
-            taken[machine] -= size
-            made.append((machine, size))
-    where = np.array(made, np.int64)
-    count = len(made)
-    np.add.at(free, where[:, 0], where[:, 1])
-    price = (1e6 * dice.lognormal(0.6, 0.7, count)).astype(np.int64) + FLOOR
-    join = np.concatenate
-    return Instance(
+        if taken_gpus[machine] >= size:
+            taken_gpus[machine] -= size
+            placed.append((machine, size))
+    placements = np.array(placed, np.int64)
+    count = len(placed)
+    np.add.at(free, placements[:, 0], placements[:, 1])
+    price = (1e6 * generator.lognormal(0.6, 0.7, count)).astype(np.int64) + FLOOR
+    concatenate = np.concatenate
+    return MarketInstance(
         free,
         Book(
-            price=join((book.price, price)),
-            weight=join((book.weight, np.full(count, 1280))),
-            tie=join((book.tie, np.arange(count, dtype=np.uint64))),
-            reserve=join((book.reserve, np.full(count, FLOOR))),
-            kind=join((book.kind, np.full(count, -1))),
+            price=concatenate((book.price, price)),
+            weight=concatenate((book.weight, np.full(count, 1280))),
+            tie=concatenate((book.tie, np.arange(count, dtype=np.uint64))),
+            reserve=concatenate((book.reserve, np.full(count, FLOOR))),
+            kind=concatenate((book.kind, np.full(count, -1))),
             needs=book.needs,
-            domain=join((book.domain, where[:, 0])),
-            size=join((book.size, where[:, 1])),
+            domain=concatenate((book.domain, placements[:, 0])),
+            size=concatenate((book.size, placements[:, 1])),
             ids=[*book.ids, *(f"lease-{i}" for i in range(count))],
+            agent=concatenate((book.agent, generator.integers(0, AGENTS, count))),
         ),
-        join((plain.sizes, where[:, 1])),
+        concatenate((plain.sizes, placements[:, 1])),
     )
 
 
-def gangs(bids: int, *, load: float, seed: int = 1) -> Instance:
-    """Bids for one block to 128 of them, the more the fewer: hundreds of needs that differ."""
-    dice = np.random.default_rng(seed)
+def gangs(bids: int, *, load: float, seed: int = 1) -> MarketInstance:
+    """Draw bids for one to 128 blocks, larger ones being rarer: hundreds of distinct needs."""
+    generator = np.random.default_rng(seed)
     plain = instance(bids, 8 * bids, load=1.0, seed=seed)
-    counts = np.minimum(dice.zipf(1.3, bids), MOST_BLOCKS)
+    counts = np.minimum(generator.zipf(1.3, bids), MOST_BLOCKS)
     shapes, kind = np.unique(np.stack((plain.sizes, counts), axis=1), axis=0, return_inverse=True)
     needs = [need(Block(size, count=count)) for size, count in shapes.tolist()]
-    wanted = plain.sizes * counts
-    free = np.full(int(wanted.sum() / load / 8), 8, np.int64)
+    gpus = plain.sizes * counts
+    free = np.full(int(gpus.sum() / load / 8), 8, np.int64)
     book = msgspec.structs.replace(
         plain.book, kind=kind.reshape(-1).astype(np.int64), needs=np.array(needs, np.int64)
     )
-    return Instance(free, book, wanted)
+    return MarketInstance(free, book, gpus)
 
 
-def round_of(case: Instance) -> Outcome:
-    """What is measured: who wins, what each pays, and where each bid's block goes."""
-    outcome = Outcome(case.free, (), case.book)
+def round_of(case: MarketInstance) -> ColumnOutcome:
+    """Run the measured work: find the winners, their prices, and the place of each bid's block."""
+    outcome = ColumnOutcome(case.free, (), case.book)
     outcome.prices()
-    stay = outcome.winners[outcome.domain[outcome.winners] >= 0]
-    left = case.free - np.bincount(
-        outcome.domain[stay], weights=outcome.size[stay], minlength=len(case.free)
+    staying = outcome.winners[outcome.domain[outcome.winners] >= 0]
+    remaining = case.free - np.bincount(
+        outcome.domain[staying], weights=outcome.size[staying], minlength=len(case.free)
     ).astype(np.int64)
     new = outcome.winners[outcome.domain[outcome.winners] < 0]
-    seats(left, case.sizes[outcome.order[new]])
+    seats(remaining, case.sizes[outcome.order[new]])
     return outcome
 
 
-def run(*, quick: bool, data: Path | None) -> Report:
+def run(*, quick: bool, data: Path | None) -> BenchReport:
     times, growth = _times(repeat=3 if quick else 9)
     results = [*times, growth, *_leases(quick), *_against_highs(quick), *_against_a_queue()]
     results += _gangs(quick) + _whole_rounds(quick)
     results += _instant(200 if quick else 1000)
     shrank = " --quick: fewer repetitions, and fewer seeds beside HiGHS." if quick else ""
-    return Report(
+    return BenchReport(
         name="market",
         how="CPU of one thread, least of several runs; bids for 1.5 times what is free, and for"
         " 4 times; 8-GPU machines, one lot, seeded."
@@ -158,59 +176,62 @@ def run(*, quick: bool, data: Path | None) -> Report:
 
 
 def _times(repeat: int) -> tuple[list[Result], Result]:
-    results, took = [], {}
+    """The time of a round at several sizes, and how it grows."""
+    results, seconds = [], {}
     for load in (1.5, 4.0):
         for bids, gpus in SIZES.items():
             case = instance(bids, gpus, load=load)
-            took[bids, load], _ = least(partial(round_of, case), repeat)
+            seconds[bids, load], _ = least_cpu_seconds(partial(round_of, case), repeat)
             aim = at_most(AIMS_MS[bids]) if bids in AIMS_MS else None
             name = f"clear + price + place, {bids:,} bids, {gpus:,} GPUs, load {load:g}×"
-            results.append(less(name, "ms CPU", 1000 * took[bids, load], aim=aim))
-            say(f"{name}: {1000 * took[bids, load]:.1f} ms")
-    factor = took[100_000, 4.0] / took[10_000, 4.0]
+            results.append(less(name, "ms CPU", 1000 * seconds[bids, load], aim=aim))
+            say(f"{name}: {1000 * seconds[bids, load]:.1f} ms")
+    factor = seconds[100_000, 4.0] / seconds[10_000, 4.0]
     linearithmic = 10 * math.log(100_000) / math.log(10_000)
     growth = less("growth, 10k to 100k bids", "× n log n", factor / linearithmic, aim=at_most(1.0))
     return results, growth
 
 
 def _leases(quick: bool) -> list[Result]:
+    """The time of rounds with running leases."""
     results = []
     for bids in (1000, 10_000, *(() if quick else (100_000,))):
         case = instance(bids, SIZES[bids], load=4.0, leases=bids)
-        took, _ = least(partial(round_of, case), 2 if quick else 4)
+        seconds, _ = least_cpu_seconds(partial(round_of, case), 2 if quick else 4)
         leases = len(case.book.price) - bids
         name = f"the same, {bids:,} bids and {leases:,} running leases that compete"
-        results.append(less(name, "ms CPU", 1000 * took))
+        results.append(less(name, "ms CPU", 1000 * seconds))
     return results
 
 
 def _gangs(quick: bool) -> list[Result]:
-    """Who would have got in without a winner is asked once for each need: what many needs cost."""
+    """The cost of many distinct needs: the price of a winner takes one search per need."""
     results = []
     for bids in (10_000, 100_000):
         case = gangs(bids, load=4.0)
-        took, _ = least(partial(_priced, case), 2 if quick else 4)
+        seconds, _ = least_cpu_seconds(partial(_clear_and_price, case), 2 if quick else 4)
         name = f"clear + price, {bids:,} bids for gangs, {len(case.book.needs)} distinct needs"
-        results.append(less(name, "ms CPU", 1000 * took, aim=at_most(AIMS_MS[bids])))
+        results.append(less(name, "ms CPU", 1000 * seconds, aim=at_most(AIMS_MS[bids])))
     return results
 
 
-def _priced(case: Instance) -> Outcome:
-    outcome = Outcome(case.free, (), case.book)
+def _clear_and_price(case: MarketInstance) -> ColumnOutcome:
+    """Find the winners and their prices."""
+    outcome = ColumnOutcome(case.free, (), case.book)
     outcome.prices()
     return outcome
 
 
 def _against_highs(quick: bool) -> list[Result]:
-    """The value sold beside the optimum, and how much HiGHS solves in our time."""
+    """The value sold relative to the optimum, and how many bids HiGHS solves in our time."""
     shares = []
     for seed in range(10 if quick else 60):
         case = instance(400, 800, load=4.0, seed=seed, whole=True)
-        case = case._replace(book=_plain(case.book))
+        case = case._replace(book=_without_rank_weights(case.book))
         best, _ = optimum(case, seconds=20)
-        shares.append(sold(case, Outcome(case.free, (), case.book)) / best)
+        shares.append(sold(case, ColumnOutcome(case.free, (), case.book)) / best)
     case = instance(100_000, 1_000_000, load=4.0)
-    budget, _ = least(partial(round_of, case), 2)
+    budget, _ = least_cpu_seconds(partial(round_of, case), 2)
     solved = 0
     for bids in (250, 500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000):
         small = instance(bids, 10 * bids, load=4.0, whole=True)
@@ -234,73 +255,81 @@ def _against_highs(quick: bool) -> list[Result]:
 
 
 def _against_a_queue() -> list[Result]:
+    """The value sold, compared with a queue's."""
     case = instance(10_000, 100_000, load=4.0)
-    case = case._replace(book=_plain(case.book))
-    ours = sold(case, Outcome(case.free, (), case.book))
-    same = case.book
-    queue = Outcome(
+    case = case._replace(book=_without_rank_weights(case.book))
+    market_value = sold(case, ColumnOutcome(case.free, (), case.book))
+    book = case.book
+    queue = ColumnOutcome(
         case.free,
         (),
         Book(
-            price=np.ones_like(same.price),
-            weight=same.weight,
-            tie=same.tie,
-            reserve=same.reserve,
-            kind=same.kind,
-            needs=same.needs,
-            domain=same.domain,
-            size=same.size,
-            ids=same.ids,
+            price=np.ones_like(book.price),
+            weight=book.weight,
+            tie=book.tie,
+            reserve=book.reserve,
+            kind=book.kind,
+            needs=book.needs,
+            domain=book.domain,
+            size=book.size,
+            ids=book.ids,
+            agent=book.agent,
         ),
     )
-    peer = sold(case, queue)
+    queue_value = sold(case, queue)
     return [
         more(
-            "value sold, 10,000 bids, load 4×", "credits/hour", ours / 1e6,
-            peer=peer / 1e6, peer_name="FIFO with skip", aim=ratio_above(1.0),
+            "value sold, 10,000 bids, load 4×", "credits/hour", market_value / 1e6,
+            peer=queue_value / 1e6, peer_name="FIFO with skip", aim=ratio_above(1.0),
         )
     ]  # fmt: skip
 
 
 def _whole_rounds(quick: bool) -> list[Result]:
-    """Objects in, objects out: admission, routing, explanations and devices' names too."""
+    """Rounds from objects to objects, with admission, routing, explanations and device names."""
     results = []
     for bids in (1000, 10_000):
         case = instance(bids, SIZES[bids], load=4.0)
-        given = _round_input(case)
-        took, _ = least(partial(clear_round, given), 1 if quick else 3)
-        results.append(less(f"clear_round with {bids:,} bids, as objects", "ms CPU", 1000 * took))
-        took, _ = least(partial(clear_round, _joined(given)), 1 if quick else 3)
+        round_input = _round_input(case)
+        seconds, _ = least_cpu_seconds(partial(clear_round, round_input), 1 if quick else 3)
+        results.append(
+            less(f"clear_round with {bids:,} bids, as objects", "ms CPU", 1000 * seconds)
+        )
+        seconds, _ = least_cpu_seconds(
+            partial(clear_round, _with_second_pool(round_input)), 1 if quick else 3
+        )
         metric = f"the same, {bids:,} bids of which a tenth needs a second pool in the same machine"
-        results.append(less(metric, "ms CPU", 1000 * took))
+        results.append(less(metric, "ms CPU", 1000 * seconds))
     return results
 
 
-def _joined(given: RoundInput) -> RoundInput:
-    """The same machines with a GPU of another kind in each, which every tenth bid needs beside."""
-    (lot,) = given.lots
+def _with_second_pool(round_input: RoundInput) -> RoundInput:
+    """
+    The same machines with a GPU of another kind in each, which every tenth bid needs as well.
+    """
+    (lot,) = round_input.lots
     domains = tuple(
         msgspec.structs.replace(domain, node=domain.name, size=1, free=(f"{domain.name}/other",))
         for domain in lot.domains
     )
     first = tuple(msgspec.structs.replace(domain, node=domain.name) for domain in lot.domains)
-    other = msgspec.structs.replace(lot, name="other", domains=domains)
+    second_lot = msgspec.structs.replace(lot, name="other", domains=domains)
     asks = tuple(
         msgspec.structs.replace(
             ask,
-            also=(msgspec.structs.replace(ask, lot=other.name, gpus=1, hold={}),),
+            also=(msgspec.structs.replace(ask, lot=second_lot.name, gpus=1, hold={}),),
             one_node=True,
         )
         if n % 10 == 0
         else ask
-        for n, ask in enumerate(given.asks)
+        for n, ask in enumerate(round_input.asks)
     )
-    lots = (msgspec.structs.replace(lot, domains=first), other)
-    return msgspec.structs.replace(given, lots=lots, asks=asks)
+    lots = (msgspec.structs.replace(lot, domains=first), second_lot)
+    return msgspec.structs.replace(round_input, lots=lots, asks=asks)
 
 
 def _instant(orders: int) -> list[Result]:
-    """Orders one after the other on a ledger on disk that is not synced, and on one that is."""
+    """Instant orders one after the other, on a ledger on disk with and without syncing."""
     results = []
     for durable in (False, True):
         with tempfile.TemporaryDirectory() as folder:
@@ -318,10 +347,11 @@ def _instant(orders: int) -> list[Result]:
 
 
 def _orders(path: Path, count: int, *, durable: bool) -> tuple[list[float], list[float]]:
+    """Place that many instant orders; return the wall and CPU seconds of each."""
     ledger = Ledger.open(path, durable=durable)
     engine = Engine(ledger)
     nodes = -(-count // 8) * 20  # the float is a twentieth
-    world = Snapshot(
+    world = HostSnapshot(
         agents=(AgentView(name="a", uid="u", owner="o", refill=10**12, cap=10**12),),
         pools=(
             PoolView(
@@ -335,7 +365,7 @@ def _orders(path: Path, count: int, *, durable: bool) -> tuple[list[float], list
         ),
         devices=tuple(
             DeviceView(
-                device=Device(node=f"n{n}", driver="d", pool=f"n{n}", name=f"gpu-{i}"),
+                device=DeviceRef(node=f"n{n}", driver="d", pool=f"n{n}", name=f"gpu-{i}"),
                 product="H100",
                 domain=f"n{n}",
             )
@@ -348,17 +378,18 @@ def _orders(path: Path, count: int, *, durable: bool) -> tuple[list[float], list
     assert wallet is not None
     wall, cpu = [], []
     for n in range(count):
-        began, used = time.perf_counter(), time.thread_time()
+        started, cpu_before = time.perf_counter(), time.thread_time()
         sold = engine.desk.buy(wallet, pool="h100", max_price=100 * FLOOR, key=str(n), now=1000)
-        wall.append(time.perf_counter() - began)
-        cpu.append(time.thread_time() - used)
+        wall.append(time.perf_counter() - started)
+        cpu.append(time.thread_time() - cpu_before)
         if isinstance(sold, NoSale):
             raise RuntimeError(sold.message)
     ledger.close()
     return wall, cpu
 
 
-def _round_input(case: Instance) -> RoundInput:
+def _round_input(case: MarketInstance) -> RoundInput:
+    """The instance as the objects of a round."""
     domains = tuple(
         Domain(name=f"m{i:06}", size=8, free=tuple(f"m{i:06}/{n}" for n in range(free)))
         for i, free in enumerate(case.free.tolist())
@@ -366,7 +397,7 @@ def _round_input(case: Instance) -> RoundInput:
     rows = zip(case.book.price.tolist(), case.sizes.tolist(), case.book.tie.tolist(), strict=True)
     return RoundInput(
         at=0,
-        lots=(Lot(name="h100", base=FLOOR, posted=FLOOR, fund=0, domains=domains),),
+        lots=(Lot(name="h100", base=FLOOR, posted=FLOOR, domains=domains),),
         asks=tuple(
             Ask(
                 id=f"b{i:06}", agent=f"a{i % 100}", owner=f"a{i % 100}", gpus=size,
@@ -378,8 +409,11 @@ def _round_input(case: Instance) -> RoundInput:
     )  # fmt: skip
 
 
-def optimum(case: Instance, *, seconds: float) -> tuple[float, bool]:
-    """The most value any set that fits has, in micro-credits an hour; whether it is proven."""
+def optimum(case: MarketInstance, *, seconds: float) -> tuple[float, bool]:
+    """
+    The highest value of any set of bids that fits, in micro-credits an hour, and True if that is
+    proven.
+    """
     solver = _solver()
     solver.setOptionValue("threads", 1)
     solver.setOptionValue("mip_rel_gap", 1e-6)
@@ -409,21 +443,22 @@ def _solver() -> Any:
     return solver
 
 
-def sold(case: Instance, outcome: Outcome) -> float:
+def sold(case: MarketInstance, outcome: ColumnOutcome) -> float:
+    """The value that the outcome sells."""
     return float(case.value[outcome.order[outcome.winners]].sum())
 
 
-def _plain(book: Book) -> Book:
-    """The same bids without rank weights: then value is what clearing goes by."""
+def _without_rank_weights(book: Book) -> Book:
+    """The same bids without rank weights: then clearing maximises value alone."""
     return Book(
         price=book.price, weight=np.full_like(book.weight, ONE), tie=book.tie,
         reserve=book.reserve, kind=book.kind, needs=book.needs, domain=book.domain,
-        size=book.size, ids=book.ids,
+        size=book.size, ids=book.ids, agent=book.agent,
     )  # fmt: skip
 
 
-def least(work: Callable[[], T], repeat: int) -> tuple[float, T]:
-    """Seconds of CPU, and what the work gave."""
+def least_cpu_seconds(work: Callable[[], T], repeat: int) -> tuple[float, T]:
+    """The least CPU seconds of several runs, and the work's result."""
     best, result = float("inf"), None
     for _ in range(repeat):
         before = time.thread_time()

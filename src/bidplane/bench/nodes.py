@@ -1,10 +1,11 @@
 """
-Claims for devices, beside the real kube-scheduler: the same nodes, slices, claims and pods.
+Allocation of device claims, compared with the real kube-scheduler on the same nodes, slices, claims
+and pods.
 
-kube-scheduler is timed twice: by what it says of its own deciding (the sum of
-`scheduler_scheduling_algorithm_duration_seconds`), and by the clock, from the first pod it binds
-to the last. We are timed twice as well: deciding alone, every claim read from its JSON and every
-allocation written out as its status will have it; and with the same writes to the same API server.
+kube-scheduler is timed twice: by its own metric of deciding (the sum of
+`scheduler_scheduling_algorithm_duration_seconds`), and by the clock, from the first pod it binds to
+the last. We are timed twice as well: deciding alone, with every claim read from JSON and every
+allocation written as JSON; and with the same writes to the same API server.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import httpx2
+import msgspec
 
-from bidplane.bench.report import Report, Result, less, more, ratio_at_least, say
-from bidplane.core.claims.fast import Fleet, Placed
-from bidplane.core.claims.model import read_claim, read_slices
+from bidplane.bench.report import BenchReport, Result, less, more, ratio_at_least, say
+from bidplane.core.devices.claims.fast import DeviceIndex, Placed
+from bidplane.core.devices.claims.model import read_claim, read_slices
+from bidplane.http.client.caller import HttpCaller, trust
 from bidplane.node.fleet import NodeDeclaration, machine_of
 from bidplane.node.inventory.slices import DRIVER, slices_of
 
@@ -40,31 +42,36 @@ _ALGORITHM = "scheduler_scheduling_algorithm_duration_seconds_sum"
 Json = dict[str, Any]
 
 
-class Size(NamedTuple):
+class NodesSize(NamedTuple):
+    """The sizes of the benchmark."""
+
     nodes: int
     claims: int
     simulated: int  # nodes whose memory is measured
 
 
-class Rates(NamedTuple):
+class ClaimRates(NamedTuple):
+    """The peer's rates."""
+
     decided: float  # claims a second
     written: float
 
 
-def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size(100, 200, 2_000) if quick else Size(500, 1_000, 10_000)
-    slices, claims = _slices(size.nodes), [_claim(at) for at in range(size.claims)]
+def run(*, quick: bool, data: Path | None) -> BenchReport:
+    size = NodesSize(100, 200, 2_000) if quick else NodesSize(500, 1_000, 10_000)
+    slices, claims = _slices(size.nodes), [_claim(number) for number in range(size.claims)]
     say(f"deciding {size.claims} claims on {size.nodes} nodes")
     decided = _decide(slices, claims)
     peer, written = _peer(size, slices, claims)
-    return Report(
+    return BenchReport(
         name="nodes",
         how=_how(size, quick, peer is not None),
         results=(*_claims(decided, written, peer), *_nodes(size, quick)),
     )
 
 
-def _how(size: Size, quick: bool, with_peer: bool) -> str:
+def _how(size: NodesSize, quick: bool, with_peer: bool) -> str:
+    """A description of the measurement."""
     parts = [
         f"{size.nodes} nodes × {GPUS} GPUs; {size.claims} claims, three of four for one GPU,"
         " the fourth for four GPUs at x16 on one link domain; durable etcd and kube-apiserver,"
@@ -77,11 +84,12 @@ def _how(size: Size, quick: bool, with_peer: bool) -> str:
     return "; ".join(parts)
 
 
-def _claims(decided: float, written: float | None, peer: Rates | None) -> Iterator[Result]:
-    theirs: Json = {"peer": peer.decided, "peer_name": PEER} if peer else {}
+def _claims(decided: float, written: float | None, peer: ClaimRates | None) -> Iterator[Result]:
+    """The results for claims."""
+    peer_options: Json = {"peer": peer.decided, "peer_name": PEER} if peer else {}
     if peer:
-        theirs["aim"] = ratio_at_least(20)
-    yield more("claims allocated, deciding", "1/s", decided, **theirs)
+        peer_options["aim"] = ratio_at_least(20)
+    yield more("claims allocated, deciding", "1/s", decided, **peer_options)
     if peer and written is not None:
         yield more(
             "claims allocated, with writes", "1/s", written, peer=peer.written, peer_name=PEER
@@ -92,12 +100,14 @@ def _claims(decided: float, written: float | None, peer: Rates | None) -> Iterat
 
 
 def _slices(nodes: int) -> list[Json]:
-    return [one for at in range(nodes) for one in slices_of(machine_of(_declared(at)))]
+    return [
+        slice_ for number in range(nodes) for slice_ in slices_of(machine_of(_declared(number)))
+    ]
 
 
-def _declared(at: int) -> NodeDeclaration:
+def _declared(number: int) -> NodeDeclaration:
     halves = [list(range(GPUS // 2)), list(range(GPUS // 2, GPUS))]
-    return NodeDeclaration(name=f"n{at:05}", product="H100", domains=halves, nvlink=18)
+    return NodeDeclaration(name=f"n{number:05}", product="H100", domains=halves, nvlink=18)
 
 
 def _device_class() -> Json:
@@ -109,10 +119,10 @@ def _device_class() -> Json:
     }
 
 
-def _claim(at: int) -> Json:
+def _claim(number: int) -> Json:
     exactly: Json = {"deviceClassName": DRIVER, "allocationMode": "ExactCount", "count": 1}
     devices: Json = {"requests": [{"name": "gpus", "exactly": exactly}]}
-    if at % 4 == 3:
+    if number % 4 == 3:
         wide = (
             '"pcieLinkWidth" in device.attributes["bidplane.dev"] && '
             'device.attributes["bidplane.dev"].pcieLinkWidth == 16'
@@ -122,7 +132,7 @@ def _claim(at: int) -> Json:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
-        "metadata": {"name": f"c{at:05}", "namespace": "default"},
+        "metadata": {"name": f"c{number:05}", "namespace": "default"},
         "spec": {"devices": devices},
     }
 
@@ -143,7 +153,7 @@ def _pod(claim: str) -> Json:
 
 
 def _decide(slices: Sequence[Json], claims: Sequence[Json]) -> float:
-    """Claims a second, from JSON to JSON; making the fleet's index is part of it."""
+    """Claims decided per second, from JSON to JSON; building the fleet's index is included."""
     texts = [json.dumps(claim) for claim in claims]
     began = time.perf_counter()
     fleet = _fleet(slices)
@@ -155,13 +165,16 @@ def _decide(slices: Sequence[Json], claims: Sequence[Json]) -> float:
     return len(claims) / (time.perf_counter() - began)
 
 
-def _fleet(slices: Sequence[Json]) -> Fleet:
-    nodes: dict[str, dict[str, str]] = {one["spec"]["nodeName"]: {} for one in slices}
-    return Fleet(read_slices(slices), nodes, {DRIVER: _device_class()})
+def _fleet(slices: Sequence[Json]) -> DeviceIndex:
+    nodes: dict[str, dict[str, str]] = {slice_["spec"]["nodeName"]: {} for slice_ in slices}
+    return DeviceIndex(read_slices(slices), nodes, {DRIVER: _device_class()})
 
 
-async def _write(api: httpx2.AsyncClient, slices: Sequence[Json], claims: Sequence[Json]) -> float:
-    """Decide, and write what kube-scheduler writes: the claim's status, the pod's binding."""
+async def _write(api: HttpCaller, slices: Sequence[Json], claims: Sequence[Json]) -> float:
+    """
+    Decide and write what kube-scheduler writes, the claim's status and the pod's binding; return
+    claims per second.
+    """
     fleet = _fleet(slices)
     waiting = list(reversed(claims))
     began = time.perf_counter()
@@ -197,16 +210,19 @@ async def _write(api: httpx2.AsyncClient, slices: Sequence[Json], claims: Sequen
 
 
 def bound_per_second(nodes: int, claims: int) -> float | None:
-    """How many pods with a claim kube-scheduler binds, by the clock; None without it."""
-    size = Size(nodes, claims, 0)
-    peer, _ = _peer(size, _slices(nodes), [_claim(at) for at in range(claims)])
+    """
+    The pods with a claim that kube-scheduler binds per second, by the clock; None without its
+    binaries.
+    """
+    size = NodesSize(nodes, claims, 0)
+    peer, _ = _peer(size, _slices(nodes), [_claim(number) for number in range(claims)])
     return None if peer is None else peer.written
 
 
 def _peer(
-    size: Size, slices: Sequence[Json], claims: Sequence[Json]
-) -> tuple[Rates | None, float | None]:
-    """Its rates, and ours with the same writes; None without the real binaries."""
+    size: NodesSize, slices: Sequence[Json], claims: Sequence[Json]
+) -> tuple[ClaimRates | None, float | None]:
+    """The peer's rates, and our rate with the same writes; None without the real binaries."""
     rig = importlib.import_module("bidplane.testing.rig")
     module = importlib.import_module("bidplane.testing.cluster")
     try:
@@ -217,25 +233,25 @@ def _peer(
     with module.Cluster(
         binaries, controllers=False, durable=True, scheduler_flags=flags
     ) as cluster:
-        return asyncio.run(_beside(cluster, size, slices, claims))
+        return asyncio.run(_compare(cluster, size, slices, claims))
 
 
-async def _beside(
-    cluster: Any, size: Size, slices: Sequence[Json], claims: Sequence[Json]
-) -> tuple[Rates, float]:
-    async with httpx2.AsyncClient(
-        base_url=cluster.url,
-        headers={"Authorization": f"Bearer {cluster.token}"},
-        verify=ssl.create_default_context(cafile=str(cluster.ca_file)),
-        timeout=60,
+async def _compare(
+    cluster: Any, size: NodesSize, slices: Sequence[Json], claims: Sequence[Json]
+) -> tuple[ClaimRates, float]:
+    """Measure both on a running cluster."""
+    async with HttpCaller(
+        cluster.url, trust=trust(ca_file=str(cluster.ca_file)), token=cluster.token, seconds=60
     ) as api:
         say(f"creating {size.nodes} nodes and {size.claims} claims")
         await _send(api, "POST", f"{_RESOURCES}/deviceclasses", _device_class())
-        await _each(api, [("POST", f"{_RESOURCES}/resourceslices", one) for one in slices])
-        names = [one["spec"]["nodeName"] for one in slices]
+        await _send_all(
+            api, [("POST", f"{_RESOURCES}/resourceslices", slice_) for slice_ in slices]
+        )
+        names = [slice_["spec"]["nodeName"] for slice_ in slices]
         nodes = [_node(name) for name in names]
-        await _each(api, [("POST", "/api/v1/nodes", node) for node in nodes])
-        await _each(
+        await _send_all(api, [("POST", "/api/v1/nodes", node) for node in nodes])
+        await _send_all(
             api, [("PUT", f"/api/v1/nodes/{n['metadata']['name']}/status", n) for n in nodes]
         )
         written = await _write(api, slices, await _fill(api, claims))
@@ -243,55 +259,59 @@ async def _beside(
         await _fill(api, claims)
         say("kube-scheduler decides")
         cluster.start_scheduler()
-        by_clock = await _bound(api, size.claims)
-    metrics = _metrics(cluster.scheduler_port)
-    return Rates(size.claims / metrics, by_clock), written
+        by_clock = await _bound_per_second(api, size.claims)
+    deciding = _deciding_seconds(cluster.scheduler_port)
+    return ClaimRates(size.claims / deciding, by_clock), written
 
 
 def _node(name: str) -> Json:
-    room = {"pods": "110", "cpu": "128", "memory": "1Ti"}
-    status = {"capacity": room, "allocatable": room}
+    capacity = {"pods": "110", "cpu": "128", "memory": "1Ti"}
+    status = {"capacity": capacity, "allocatable": capacity}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": status}
 
 
-async def _fill(api: httpx2.AsyncClient, claims: Sequence[Json]) -> list[Json]:
-    """Make the claims and their pods; each claim as it was made, with its pod's uid."""
+async def _fill(api: HttpCaller, claims: Sequence[Json]) -> list[Json]:
+    """Create the claims and their pods; return each created claim with its pod's uid."""
     path = f"{_RESOURCES}/namespaces/default/resourceclaims"
-    made = await _each(api, [("POST", path, claim) for claim in claims])
+    created = await _send_all(api, [("POST", path, claim) for claim in claims])
     pods = [_pod(claim["metadata"]["name"]) for claim in claims]
-    known = await _each(api, [("POST", "/api/v1/namespaces/default/pods", pod) for pod in pods])
+    created_pods = await _send_all(
+        api, [("POST", "/api/v1/namespaces/default/pods", pod) for pod in pods]
+    )
     return [
-        {**claim, "pod": pod["metadata"]["uid"]} for claim, pod in zip(made, known, strict=True)
+        {**claim, "pod": pod["metadata"]["uid"]}
+        for claim, pod in zip(created, created_pods, strict=True)
     ]
 
 
-async def _empty(api: httpx2.AsyncClient) -> None:
-    now = {"gracePeriodSeconds": 0}
+async def _empty(api: HttpCaller) -> None:
+    """Delete all pods and claims, and wait until they are gone."""
+    options = {"gracePeriodSeconds": 0}
     for path in (
         "/api/v1/namespaces/default/pods",
         f"{_RESOURCES}/namespaces/default/resourceclaims",
     ):
-        await _send(api, "DELETE", path, now)
-        while (await api.get(path)).json()["items"]:
+        await _send(api, "DELETE", path, options)
+        while (await _read(api, path))["items"]:
             await asyncio.sleep(0.1)
 
 
-async def _bound(api: httpx2.AsyncClient, count: int) -> float:
-    """Pods bound a second, from the first that is seen to the last."""
+async def _bound_per_second(api: HttpCaller, count: int) -> float:
+    """Pods bound per second, from the first that is seen to the last."""
     first: tuple[float, int] | None = None
     while True:
-        pods = (await api.get("/api/v1/namespaces/default/pods?resourceVersion=0")).json()["items"]
-        done = sum(bool(pod["spec"].get("nodeName")) for pod in pods)
+        pods = (await _read(api, "/api/v1/namespaces/default/pods?resourceVersion=0"))["items"]
+        bound = sum(bool(pod["spec"].get("nodeName")) for pod in pods)
         now = time.perf_counter()
-        if done and first is None:
-            first = now, done
-        if done == count and first is not None:
-            return (done - first[1]) / (now - first[0]) if done > first[1] else float(done)
+        if bound and first is None:
+            first = now, bound
+        if bound == count and first is not None:
+            return (bound - first[1]) / (now - first[0]) if bound > first[1] else float(bound)
         await asyncio.sleep(0.2)
 
 
-def _metrics(port: int) -> float:
-    """Seconds kube-scheduler says it spent deciding."""
+def _deciding_seconds(port: int) -> float:
+    """The seconds that kube-scheduler reports it spent deciding."""
     unchecked = ssl.create_default_context()
     unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
     with urllib.request.urlopen(f"https://127.0.0.1:{port}/metrics", context=unchecked) as answer:
@@ -301,45 +321,52 @@ def _metrics(port: int) -> float:
     )
 
 
-async def _each(api: httpx2.AsyncClient, requests: Sequence[tuple[str, str, Json]]) -> list[Json]:
-    found: list[Json] = [{}] * len(requests)
+async def _send_all(api: HttpCaller, requests: Sequence[tuple[str, str, Json]]) -> list[Json]:
+    answers: list[Json] = [{}] * len(requests)
     waiting = list(enumerate(requests))
 
     async def work() -> None:
         while waiting:
-            at, (method, path, body) = waiting.pop()
-            found[at] = await _send(api, method, path, body)
+            number, (method, path, body) = waiting.pop()
+            answers[number] = await _send(api, method, path, body)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(_WRITERS):
             group.create_task(work())
-    return found
+    return answers
 
 
-async def _send(api: httpx2.AsyncClient, method: str, path: str, body: Json) -> Json:
-    answer = await api.request(method, path, json=body)
-    if answer.status_code >= 300:
+async def _send(api: HttpCaller, method: str, path: str, body: Json) -> Json:
+    headers = {"Content-Type": "application/json"}
+    answer = await api.call(method, path, headers=headers, body=msgspec.json.encode(body))
+    if answer.code >= 300:
         raise RuntimeError(f"{method} {path}: {answer.text}")
-    found: Json = answer.json()
-    return found
+    content: Json = msgspec.json.decode(answer.body)
+    return content
 
 
-# What nodes cost.
+async def _read(api: HttpCaller, path: str) -> Json:
+    content: Json = msgspec.json.decode((await api.call("GET", path)).accepted().body)
+    return content
 
 
-def _nodes(size: Size, quick: bool) -> Iterator[Result]:
+# The cost of nodes.
+
+
+def _nodes(size: NodesSize, quick: bool) -> Iterator[Result]:
+    """The results for nodes."""
     say(f"{size.simulated} simulated nodes")
     yield less("memory of a simulated node", "KiB", _memory(size.simulated))
-    if importlib.util.find_spec("bidplane.bench.node_start"):
-        yield from importlib.import_module("bidplane.bench.node_start").results(quick=quick)
+    if importlib.util.find_spec("bidplane.bench.support.node_start"):
+        yield from importlib.import_module("bidplane.bench.support.node_start").results(quick=quick)
 
 
 def _memory(count: int) -> float:
-    """KiB a node, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-m", "bidplane.bench.simulated_nodes", str(count)],
+    """The memory of a simulated node in KiB, measured in a separate process."""
+    completed = subprocess.run(
+        [sys.executable, "-m", "bidplane.bench.support.simulated_nodes", str(count)],
         capture_output=True,
         text=True,
         check=True,
     )
-    return float(done.stdout)
+    return float(completed.stdout)

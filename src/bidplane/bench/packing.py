@@ -1,10 +1,10 @@
 """
-Packing pods with parts of GPUs onto a cluster, one at a time, for good: the openb experiment.
+Packing pods with parts of GPUs onto a cluster, one at a time, without removal (openb's experiment).
 
-Nodes start empty. Pods arrive in an order drawn from a seed, then more are drawn from the
-same list until 1.3 times the cluster's GPUs have been asked for; what fits nowhere is
-dropped. The figure is the share of all GPU time that nobody got. (The rules are those of
-the FGD paper's simulator; the policies are written anew from what they are described to do.)
+Nodes start empty. Pods arrive in an order drawn from a seed, then more are drawn from the same list
+until 1.3 times the cluster's GPUs have been asked for; pods that fit nowhere are dropped. The
+figure is the share of the GPUs that stays unallocated. (The rules are those of the FGD paper's
+simulator; the policies are written anew from their descriptions.)
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidplane.bench.report import Result, less, progress, ratio_at_least
-from bidplane.core.chain import fraction_share
+from bidplane.core.devices.chain import fraction_share
 from bidplane.sim.traces import openb
 
 GPU = 1000  # milli
@@ -27,12 +27,14 @@ WIDEST = 8  # GPUs of a node
 RATIO = 1.3
 SEEDS = (42, 43, 44, 45, 46)
 COARSE = 20  # milli; losses closer than that are equal
-STEP = 10  # milli; what is left of a GPU is valued in such steps
+STEP = 10  # milli; the free part of a GPU is valued in such steps
 
 Array = NDArray[Any]
 
 
-class Pod(NamedTuple):
+class PackedPod(NamedTuple):
+    """A pod of the experiment."""
+
     cpu: int
     memory: int
     gpus: int
@@ -40,7 +42,8 @@ class Pod(NamedTuple):
     models: tuple[str, ...] = ()  # () is any
 
     @property
-    def asked(self) -> int:
+    def requested(self) -> int:
+        """The GPU milli it asks for."""
         return self.gpus * self.milli
 
     @property
@@ -48,17 +51,19 @@ class Pod(NamedTuple):
         return self.gpus == 1 and self.milli < GPU
 
 
-class Node(NamedTuple):
+class PackedNode(NamedTuple):
+    """A node of the experiment."""
+
     cpu: int
     memory: int
     gpus: int
     model: str
 
 
-def read(folder: Path) -> tuple[list[Node], list[Pod]]:
-    nodes = [Node(n.cpu, n.memory, n.gpus, n.model) for n in openb.read_nodes(folder)]
+def read(folder: Path) -> tuple[list[PackedNode], list[PackedPod]]:
+    nodes = [PackedNode(n.cpu, n.memory, n.gpus, n.model) for n in openb.read_nodes(folder)]
     pods = [
-        Pod(
+        PackedPod(
             pod.cpu,
             pod.memory,
             pod.gpus,
@@ -70,45 +75,49 @@ def read(folder: Path) -> tuple[list[Node], list[Pod]]:
     return nodes, pods
 
 
-def draw(seed: int, *, nodes: int = 60, pods: int = 400) -> tuple[list[Node], list[Pod]]:
-    """A small cluster of the same kind, for those who have no data."""
-    dice = np.random.default_rng(seed)
+def draw(
+    seed: int, *, nodes: int = 60, pods: int = 400
+) -> tuple[list[PackedNode], list[PackedPod]]:
+    """Draw a small cluster of the same kind, for use without the data."""
+    generator = np.random.default_rng(seed)
     kinds = [(96_000, 393_216, 8, "A"), (64_000, 262_144, 4, "B"), (48_000, 131_072, 2, "C")]
-    made = [Node(*kinds[i]) for i in dice.choice(3, nodes, p=[0.4, 0.3, 0.3])]
+    drawn_nodes = [PackedNode(*kinds[i]) for i in generator.choice(3, nodes, p=[0.4, 0.3, 0.3])]
     parts = [120, 250, 310, 460, 500, 570, 640, 810, 900, GPU, GPU, GPU]
-    wanted = []
+    drawn_pods = []
     for _ in range(pods):
-        gpus = int(dice.choice([0, 1, 2, 4, 8], p=[0.13, 0.83, 0.02, 0.01, 0.01]))
-        milli = int(dice.choice(parts)) if gpus == 1 else GPU * (gpus > 0)
-        cpu = int(dice.choice([2, 4, 6, 8, 11])) * 1000 * max(1, gpus)
-        wanted.append(Pod(cpu, cpu // 1000 * 2048, gpus, milli))
-    return made, wanted
+        gpus = int(generator.choice([0, 1, 2, 4, 8], p=[0.13, 0.83, 0.02, 0.01, 0.01]))
+        milli = int(generator.choice(parts)) if gpus == 1 else GPU * (gpus > 0)
+        cpu = int(generator.choice([2, 4, 6, 8, 11])) * 1000 * max(1, gpus)
+        drawn_pods.append(PackedPod(cpu, cpu // 1000 * 2048, gpus, milli))
+    return drawn_nodes, drawn_pods
 
 
-class Cluster:
-    """What is left of each node. Their order is drawn: ties go to the first."""
+class PackedCluster:
+    """The free capacity of each node. The nodes' order is drawn: ties go to the first."""
 
-    def __init__(self, nodes: Sequence[Node], order: Sequence[int]) -> None:
+    def __init__(self, nodes: Sequence[PackedNode], order: Sequence[int]) -> None:
         ordered = [nodes[i] for i in order]
         self.cpu = np.array([n.cpu for n in ordered], dtype=np.int64)
         self.memory = np.array([n.memory for n in ordered], dtype=np.int64)
         self.model = np.array([n.model for n in ordered])
-        self.gpu = np.full((len(ordered), WIDEST), -1, dtype=np.int64)  # -1: there is none
+        self.gpu = np.full((len(ordered), WIDEST), -1, dtype=np.int64)  # -1: no such GPU
         for i, node in enumerate(ordered):
             self.gpu[i, : node.gpus] = GPU
         self.total = GPU * sum(n.gpus for n in ordered)
         self.used = 0
-        self.changed: list[int] = []  # nodes, in the order they were taken from
+        self.changed: list[int] = []  # nodes, in the order of allocations
 
-    def fits(self, pod: Pod, at: Array) -> Array:
-        ok = (self.cpu[at] >= pod.cpu) & (self.memory[at] >= pod.memory)
+    def fits(self, pod: PackedPod, rows: Array) -> Array:
+        """A mask of the nodes that have room for the pod."""
+        fitting = (self.cpu[rows] >= pod.cpu) & (self.memory[rows] >= pod.memory)
         if pod.gpus:
-            ok &= (self.gpu[at] >= pod.milli).sum(1) >= pod.gpus
+            fitting &= (self.gpu[rows] >= pod.milli).sum(1) >= pod.gpus
             if pod.models:
-                ok &= np.isin(self.model[at], pod.models)
-        return ok
+                fitting &= np.isin(self.model[rows], pod.models)
+        return fitting
 
-    def take(self, node: int, devices: Sequence[int], pod: Pod) -> None:
+    def take(self, node: int, devices: Sequence[int], pod: PackedPod) -> None:
+        """Allocate the pod on these devices."""
         self.cpu[node] -= pod.cpu
         self.memory[node] -= pod.memory
         for device in devices:
@@ -116,122 +125,133 @@ class Cluster:
         short = min(self.cpu[node], self.memory[node], *self.gpu[node][list(devices)], GPU)
         if short < 0 or len(devices) != pod.gpus:
             raise RuntimeError(f"{pod} does not fit on {devices} of node {node}")
-        self.used += pod.asked
+        self.used += pod.requested
         self.changed.append(node)
 
 
 class FirstFit:
-    """The first node that has room, and on it the fullest GPU."""
+    """Chooses the first node with room, and on it the fullest GPU."""
 
     name = "first fit"
 
-    def __init__(self, cluster: Cluster, pods: Sequence[Pod]) -> None:
+    def __init__(self, cluster: PackedCluster, pods: Sequence[PackedPod]) -> None:
         self.cluster = cluster
-        self._known: dict[Pod, tuple[Array, int]] = {}
+        self._cached: dict[PackedPod, tuple[Array, int]] = {}
 
-    def sold(self, pod: Pod) -> Pod:
-        """What is handed out for what is asked for."""
+    def allotment(self, pod: PackedPod) -> PackedPod:
+        """The pod as it is allocated, which may be more than it asks for."""
         return pod
 
-    def place(self, pod: Pod) -> tuple[int, list[int]] | None:
+    def place(self, pod: PackedPod) -> tuple[int, list[int]] | None:
+        """The node and devices for a pod, or None."""
         scores = self._scores(pod)
         node = int(np.argmax(scores))
         if scores[node] == -np.inf:
             return None
         return node, self.devices(node, pod)
 
-    def score(self, pod: Pod, at: Array) -> Array:
-        """Larger is better; only of nodes that have room."""
-        return np.zeros(len(at))
+    def score(self, pod: PackedPod, rows: Array) -> Array:
+        """The scores of nodes with room; larger is better."""
+        return np.zeros(len(rows))
 
-    def devices(self, node: int, pod: Pod) -> list[int]:
+    def devices(self, node: int, pod: PackedPod) -> list[int]:
+        """The devices of the node that the pod gets."""
         row = self.cluster.gpu[node]
         if pod.is_part:
             return [int(np.argmin(np.where(row >= pod.milli, row, GPU + 1)))]
         return [int(d) for d in np.flatnonzero(row == GPU)[: pod.gpus]] if pod.gpus else []
 
-    def _scores(self, pod: Pod) -> Array:
-        """Scored once per kind of pod; then only where something was taken since."""
+    def _scores(self, pod: PackedPod) -> Array:
+        """The scores of all nodes: computed once per kind of pod, then only for changed nodes."""
         cluster = self.cluster
-        scores, seen = self._known.get(pod, (np.full(len(cluster.cpu), -np.inf), -1))
-        at = np.arange(len(cluster.cpu)) if seen < 0 else np.unique(cluster.changed[seen:])
-        if len(at):
-            at = at.astype(np.int64)
-            ok = cluster.fits(pod, at)
-            scores[at[~ok]] = -np.inf
-            if ok.any():
-                scores[at[ok]] = self.score(pod, at[ok])
-        self._known[pod] = scores, len(cluster.changed)
+        scores, changes_seen = self._cached.get(pod, (np.full(len(cluster.cpu), -np.inf), -1))
+        rows = (
+            np.arange(len(cluster.cpu))
+            if changes_seen < 0
+            else np.unique(cluster.changed[changes_seen:])
+        )
+        if len(rows):
+            rows = rows.astype(np.int64)
+            fitting = cluster.fits(pod, rows)
+            scores[rows[~fitting]] = -np.inf
+            if fitting.any():
+                scores[rows[fitting]] = self.score(pod, rows[fitting])
+        self._cached[pod] = scores, len(cluster.changed)
         return scores
 
 
 class FGD(FirstFit):
     """
-    Fragmentation gradient descent: to where the GPU time that the usual pods could not use
+    Fragmentation gradient descent: chooses where the GPU capacity that typical pods could not use
     grows least. Its scores are whole numbers from 0 to 100.
     """
 
     name = "FGD"
 
-    def __init__(self, cluster: Cluster, pods: Sequence[Pod]) -> None:
+    def __init__(self, cluster: PackedCluster, pods: Sequence[PackedPod]) -> None:
         super().__init__(cluster, pods)
-        self._usual = usual(pods)
+        self._typical = typical_pods(pods)
 
-    def score(self, pod: Pod, at: Array) -> Array:
-        return self._by_device(pod, at)[0]
+    def score(self, pod: PackedPod, rows: Array) -> Array:
+        return self._by_device(pod, rows)[0]
 
-    def devices(self, node: int, pod: Pod) -> list[int]:
+    def devices(self, node: int, pod: PackedPod) -> list[int]:
         if pod.is_part:
             return [int(self._by_device(pod, np.array([node]))[1][0])]
         return super().devices(node, pod)
 
-    def _by_device(self, pod: Pod, at: Array) -> tuple[Array, Array]:
+    def _by_device(self, pod: PackedPod, nodes: Array) -> tuple[Array, Array]:
         """The score of each node, and the device that gives it."""
-        cpu, gpu, model = self.cluster.cpu[at], self.cluster.gpu[at], self.cluster.model[at]
+        cpu, gpu, model = (
+            self.cluster.cpu[nodes],
+            self.cluster.gpu[nodes],
+            self.cluster.model[nodes],
+        )
         before = self._lost(cpu, gpu, model)
-        best, chosen = np.full(len(at), -np.inf), np.zeros(len(at), dtype=np.int64)
+        best, chosen = np.full(len(nodes), -np.inf), np.zeros(len(nodes), dtype=np.int64)
         if not pod.is_part:
             after = gpu.copy()
             free = after == GPU
             after[free & (np.cumsum(free, 1) <= pod.gpus)] = 0
-            return _whole(before - self._lost(cpu - pod.cpu, after, model)), chosen
+            return _rounded_score(before - self._lost(cpu - pod.cpu, after, model)), chosen
         for device in range(WIDEST):
             rows = np.flatnonzero(gpu[:, device] >= pod.milli)
             if len(rows):
                 after = gpu[rows].copy()
                 after[:, device] -= pod.milli
                 lost = self._lost(cpu[rows] - pod.cpu, after, model[rows])
-                score = _whole(before[rows] - lost)
+                score = _rounded_score(before[rows] - lost)
                 better = score > best[rows]
                 best[rows[better]], chosen[rows[better]] = score[better], device
         return best, chosen
 
     def _lost(self, cpu: Array, gpu: Array, model: Array) -> Array:
-        """GPU milli that a pod of the usual kinds, drawn by how usual, could not use."""
-        left = np.maximum(gpu, 0)
-        all_left = left.sum(1).astype(float)
+        """The GPU milli that a typical pod, drawn by frequency, could not use."""
+        free = np.maximum(gpu, 0)
+        all_free = free.sum(1).astype(float)
         lost = np.zeros(len(cpu))
-        for pod, share in self._usual:
+        for pod, share in self._typical:
             if not pod.gpus:
-                lost += share * all_left
+                lost += share * all_free
                 continue
             fit = gpu >= pod.milli
             able = (fit.sum(1) >= pod.gpus) & (cpu >= pod.cpu)
             if pod.models:
                 able &= np.isin(model, pod.models)
-            lost += share * np.where(able, np.where(fit, 0, left).sum(1), all_left)
+            lost += share * np.where(able, np.where(fit, 0, free).sum(1), all_free)
         return lost
 
 
-def _whole(gained: Array) -> Array:
+def _rounded_score(gained: Array) -> Array:
+    """FGD's score of a gain: a whole number from 0 to 100."""
     scores: Array = np.floor(100 / (1 + np.exp(-gained / GPU)))
     return scores
 
 
-def usual(pods: Sequence[Pod]) -> list[tuple[Pod, float]]:
+def typical_pods(pods: Sequence[PackedPod]) -> list[tuple[PackedPod, float]]:
     """The kinds that make up 95 % of the pods, with their shares."""
     kinds = Counter(pod._replace(memory=0) for pod in pods)
-    chosen: list[tuple[Pod, int]] = []
+    chosen: list[tuple[PackedPod, int]] = []
     for kind, count in kinds.most_common():
         if sum(n for _, n in chosen) >= 0.95 * len(pods):
             break
@@ -242,52 +262,53 @@ def usual(pods: Sequence[Pod]) -> list[tuple[Pod, float]]:
 
 class Leftovers(FirstFit):
     """
-    Ours: to the GPU whose leftover loses least of its worth.
+    Our policy: chooses the GPU whose free part loses least of its value.
 
-    What is left of a GPU is worth what pods to come will make of it: `waste` says how much
-    of it is expected to stay unused if it goes to whoever fits next, again and again. A
-    node without CPU for its GPUs strands them.
+    The free part of a GPU is worth what later pods will use of it: `waste` is the part that is
+    expected to stay unused if pods are packed first fit from then on. A node without CPU for its
+    GPUs strands them.
     """
 
     name = "leftovers"
 
-    def __init__(self, cluster: Cluster, pods: Sequence[Pod]) -> None:
+    def __init__(self, cluster: PackedCluster, pods: Sequence[PackedPod]) -> None:
         super().__init__(cluster, pods)
         self._waste = waste(pods)
-        per_gpu = [1000 * pod.cpu / pod.asked for pod in pods if pod.gpus]
+        per_gpu = [1000 * pod.cpu / pod.requested for pod in pods if pod.gpus]
         self._cpu_per_gpu = float(np.median(per_gpu)) if per_gpu else 1.0
 
-    def score(self, pod: Pod, at: Array) -> Array:
-        gpu = self.cluster.gpu[at]
-        left = np.maximum(gpu, 0).sum(1)
-        cpu = self.cluster.cpu[at]
-        lost = self._stranded(cpu - pod.cpu, left - pod.asked) - self._stranded(cpu, left)
+    def score(self, pod: PackedPod, rows: Array) -> Array:
+        gpu = self.cluster.gpu[rows]
+        free = np.maximum(gpu, 0).sum(1)
+        cpu = self.cluster.cpu[rows]
+        lost = self._stranded(cpu - pod.cpu, free - pod.requested) - self._stranded(cpu, free)
         if pod.is_part:
             lost = lost + self._losses(gpu, pod).min(1)
-        # In coarse steps: among the nearly equal the first node wins, which fills nodes up.
+        # In coarse steps: among nearly equal nodes the first wins, which fills nodes up.
         score: Array = -np.floor(lost / COARSE)
         return score
 
-    def devices(self, node: int, pod: Pod) -> list[int]:
+    def devices(self, node: int, pod: PackedPod) -> list[int]:
         if pod.is_part:
             return [int(np.argmin(self._losses(self.cluster.gpu[node : node + 1], pod)[0]))]
         return super().devices(node, pod)
 
-    def _losses(self, gpu: Array, pod: Pod) -> Array:
-        """By device: how much more waste is to be expected."""
+    def _losses(self, gpu: Array, pod: PackedPod) -> Array:
+        """The expected increase of waste, by device."""
         fit = gpu >= pod.milli
         before = self._waste[np.maximum(gpu, 0) // STEP]
         after = self._waste[np.where(fit, gpu - pod.milli, 0) // STEP]
         losses: Array = np.where(fit, after - before, np.inf)
         return losses
 
-    def _stranded(self, cpu: Array, left: Array) -> Array:
-        stranded: Array = np.maximum(0.0, left - 1000.0 * cpu / self._cpu_per_gpu)
+    def _stranded(self, cpu: Array, free: Array) -> Array:
+        """The GPU milli that the node's CPU cannot serve."""
+        stranded: Array = np.maximum(0.0, free - 1000.0 * cpu / self._cpu_per_gpu)
         return stranded
 
 
-def waste(pods: Sequence[Pod]) -> Array:
-    """By what is left of a GPU, in steps: how much of it is expected to stay unused."""
+def waste(pods: Sequence[PackedPod]) -> Array:
+    """The expected unused part of a GPU, by its free part in steps."""
     sizes = Counter(-(-pod.milli // STEP) for pod in pods if pod.gpus == 1)
     wasted = np.zeros(GPU // STEP + 1)
     for room in range(1, len(wasted)):
@@ -297,15 +318,15 @@ def waste(pods: Sequence[Pod]) -> Array:
     return wasted
 
 
-class Exchange(FirstFit):
+class ExchangePacking(FirstFit):
     """
-    As the exchange sells parts (`core.placement`): halves, quarters and eighths, on the fullest
-    GPU that is cut already and has room, else on the tightest node; whole GPUs there, too.
+    Sells parts as the exchange does (`core.placement`): halves, quarters and eighths, on the
+    fullest partitioned GPU with room, else on the tightest node; whole GPUs there, too.
     """
 
     name = "exchange"
 
-    def sold(self, pod: Pod) -> Pod:
+    def allotment(self, pod: PackedPod) -> PackedPod:
         if not pod.is_part:
             return pod
         try:
@@ -314,60 +335,64 @@ class Exchange(FirstFit):
             share = Fraction(1)
         return pod._replace(milli=int(GPU * share))
 
-    def score(self, pod: Pod, at: Array) -> Array:
-        gpu = self.cluster.gpu[at]
+    def score(self, pod: PackedPod, rows: Array) -> Array:
+        gpu = self.cluster.gpu[rows]
         tightest: Array = -(gpu == GPU).sum(1).astype(float)
         if not pod.is_part:
-            return tightest if pod.gpus else super().score(pod, at)
-        fullest = _cut(gpu, pod).min(1)
+            return tightest if pod.gpus else super().score(pod, rows)
+        fullest = _free_on_partitioned(gpu, pod).min(1)
         score: Array = np.where(fullest < GPU, GPU - fullest, tightest)
         return score
 
-    def devices(self, node: int, pod: Pod) -> list[int]:
-        fullest = _cut(self.cluster.gpu[node], pod)
+    def devices(self, node: int, pod: PackedPod) -> list[int]:
+        fullest = _free_on_partitioned(self.cluster.gpu[node], pod)
         if pod.is_part and fullest.min() < GPU:
             return [int(np.argmin(fullest))]
         return [int(d) for d in np.flatnonzero(self.cluster.gpu[node] == GPU)[: pod.gpus]]
 
 
-def _cut(gpu: Array, pod: Pod) -> Array:
-    """What is left of GPUs that are cut and have room; of others, all."""
-    left: Array = np.where((gpu >= pod.milli) & (gpu < GPU), gpu, GPU)
-    return left
+def _free_on_partitioned(gpu: Array, pod: PackedPod) -> Array:
+    """The free part of partitioned GPUs with room; a whole GPU for all others."""
+    free: Array = np.where((gpu >= pod.milli) & (gpu < GPU), gpu, GPU)
+    return free
 
 
 class Packed(NamedTuple):
-    """In percent of the cluster's GPUs."""
+    """The results, in percent of the cluster's GPUs."""
 
-    unallocated: float  # what nobody got
-    unasked: float  # the same, and what was handed out beyond what was asked for
+    unallocated: float  # allocated to nobody
+    unasked: float  # the same, plus what was allocated beyond the request
 
 
-def pack(nodes: Sequence[Node], pods: Sequence[Pod], policy: type[FirstFit], seed: int) -> Packed:
-    dice = np.random.default_rng(seed)
-    cluster = Cluster(nodes, dice.permutation(len(nodes)).tolist())
-    arriving = [pods[i] for i in dice.permutation(len(pods))]
-    asked, most = sum(pod.asked for pod in pods), RATIO * cluster.total
-    while asked > most:  # a list that asks for more is thinned
-        asked -= arriving.pop(int(dice.integers(len(arriving)))).asked
+def pack(
+    nodes: Sequence[PackedNode], pods: Sequence[PackedPod], policy: type[FirstFit], seed: int
+) -> Packed:
+    """Pack the pods with a policy."""
+    generator = np.random.default_rng(seed)
+    cluster = PackedCluster(nodes, generator.permutation(len(nodes)).tolist())
+    arriving = [pods[i] for i in generator.permutation(len(pods))]
+    requested, most = sum(pod.requested for pod in pods), RATIO * cluster.total
+    while requested > most:  # a longer list is thinned
+        requested -= arriving.pop(int(generator.integers(len(arriving)))).requested
     while True:
-        pod = pods[int(dice.integers(len(pods)))]
-        if asked + pod.asked > most:
+        pod = pods[int(generator.integers(len(pods)))]
+        if requested + pod.requested > most:
             break
-        asked += pod.asked
+        requested += pod.requested
         arriving.append(pod)
     chosen = policy(cluster, pods)
     served = 0
     for pod in arriving:
-        sold = chosen.sold(pod)
-        seat = chosen.place(sold)
-        if seat is not None:
-            cluster.take(*seat, sold)
-            served += pod.asked
+        allotment = chosen.allotment(pod)
+        placement = chosen.place(allotment)
+        if placement is not None:
+            cluster.take(*placement, allotment)
+            served += pod.requested
     return Packed(100 * (1 - cluster.used / cluster.total), 100 * (1 - served / cluster.total))
 
 
 def results(*, quick: bool, data: Path | None) -> tuple[list[Result], str]:
+    """The results, and a description of the measurement."""
     folder = data / "openb" if data else None
     seeds: tuple[int, ...]
     if folder is not None and openb.is_openb(folder):
@@ -381,26 +406,28 @@ def results(*, quick: bool, data: Path | None) -> tuple[list[Result], str]:
         seeds = SEEDS[:2] if quick else SEEDS
         nodes, pods = draw(seeds[0])
         how = f"packing: {len(nodes)} drawn nodes, {len(pods)} drawn pods, {len(seeds)} seeds"
-    policies = (Leftovers, Exchange, FGD, FirstFit)
+    policies = (Leftovers, ExchangePacking, FGD, FirstFit)
     todo = [(policy, seed) for policy in policies for seed in seeds]
-    found: dict[str, list[Packed]] = {policy.name: [] for policy in policies}
+    packed_by_policy: dict[str, list[Packed]] = {policy.name: [] for policy in policies}
     for policy, seed in progress("packing", todo, total=len(todo)):
-        found[policy.name].append(pack(nodes, pods, policy, seed))
-    means = {name: Packed(*np.mean(packed, axis=0).tolist()) for name, packed in found.items()}
+        packed_by_policy[policy.name].append(pack(nodes, pods, policy, seed))
+    means = {
+        name: Packed(*np.mean(packed, axis=0).tolist()) for name, packed in packed_by_policy.items()
+    }
     rows = {
-        "packing: unallocated GPU, parts as sold": means[Exchange.name].unallocated,
-        "packing: GPU nobody asked for, parts as sold": means[Exchange.name].unasked,
+        "packing: unallocated GPU, parts as sold": means[ExchangePacking.name].unallocated,
+        "packing: GPU nobody asked for, parts as sold": means[ExchangePacking.name].unasked,
         "packing: unallocated GPU, parts of any size": means[Leftovers.name].unallocated,
     }
     return [
         less(
             metric,
             "%",
-            ours,
+            our_value,
             peer=means[peer.name].unallocated,
             peer_name=peer.name,
             aim=ratio_at_least(1.0) if peer is FGD else None,
         )
-        for metric, ours in rows.items()
+        for metric, our_value in rows.items()
         for peer in (FGD, FirstFit)
     ], how

@@ -1,8 +1,8 @@
 """
-What a plane costs and carries, beside a real etcd and kube-apiserver.
+The cost and throughput of a plane, compared with a real etcd and kube-apiserver.
 
-Server and load share the machine. Our server and the peer's both sync every write to
-disk before they acknowledge it.
+Server and load share the machine. Our server and the peer's both sync every write to disk before
+they acknowledge it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bidplane.bench import load
-from bidplane.bench.load import Endpoint, Rate
-from bidplane.bench.report import Report, Result, at_least, at_most, less, more, say
+from bidplane.bench.report import BenchReport, Result, at_least, at_most, less, more, say
+from bidplane.bench.support import load
+from bidplane.bench.support.load import LoadTarget, Rate
 
 PEER = "etcd + kube-apiserver"
 _CLIENTS = (1, 8, 32)
 
 
 class Figures(NamedTuple):
+    """The measured throughput of one API server."""
+
     writes: dict[int, Rate]
     reads: dict[int, Rate]
     events: float
     list_ms: float
 
 
-class Size(NamedTuple):
+class PlaneSize(NamedTuple):
+    """The sizes of the benchmark."""
+
     planes: int
     seconds: float
     watchers: int
@@ -43,22 +47,26 @@ class Size(NamedTuple):
     wakes: int
 
 
-def run(*, quick: bool, data: Path | None) -> Report:
-    size = Size(100, 1.0, 100, 1_000, 5) if quick else Size(1_000, 4.0, 1_000, 10_000, 20)
-    many = _many(size.planes)
-    with _ours() as (server, endpoint):
+def run(*, quick: bool, data: Path | None) -> BenchReport:
+    size = PlaneSize(100, 1.0, 100, 1_000, 5) if quick else PlaneSize(1_000, 4.0, 1_000, 10_000, 20)
+    plane_figures = _create_planes(size.planes)
+    with _serve_plane() as (server, endpoint):
         say("measuring a plane of ours")
-        ours = asyncio.run(_measure(endpoint, size))
-        wake = _wake(server, endpoint, size.wakes)
-    peer, ready = _peer(size)
-    return Report(
+        our_figures = asyncio.run(_measure(endpoint, size))
+        wake_ms = _wake_ms(server, endpoint, size.wakes)
+    peer_figures, peer_ready_ms = _peer(size)
+    return BenchReport(
         name="plane",
-        how=_how(size, quick, peer is not None),
-        results=(*_planes(many, size, wake, ready), *_rates(ours, peer, size)),
+        how=_how(size, quick, peer_figures is not None),
+        results=(
+            *_planes(plane_figures, size, wake_ms, peer_ready_ms),
+            *_rates(our_figures, peer_figures, size),
+        ),
     )
 
 
-def _how(size: Size, quick: bool, with_peer: bool) -> str:
+def _how(size: PlaneSize, quick: bool, with_peer: bool) -> str:
+    """A description of the measurement."""
     parts = [
         f"{size.planes} planes with CRDs and controllers; TLS, durable writes of 200-byte"
         f" ConfigMaps, {size.seconds:g} s each; server and load share"
@@ -72,44 +80,52 @@ def _how(size: Size, quick: bool, with_peer: bool) -> str:
 
 
 def _planes(
-    many: dict[str, float], size: Size, wake: float, ready: float | None
+    plane_figures: dict[str, float], size: PlaneSize, wake_ms: float, peer_ready_ms: float | None
 ) -> Iterator[Result]:
-    yield more("planes made", "1/s", many["per_second"])
-    peer = {"peer": ready, "peer_name": PEER} if ready is not None else {}
-    yield less("plane ready, p50", "ms", many["p50_ms"], aim=at_most(10), **peer)  # type: ignore[arg-type]
-    yield less("plane ready, p99", "ms", many["p99_ms"])
-    at = f"at {size.planes:,}"
-    yield less(f"idle plane awake, {at}", "KiB", many["awake_kib"], aim=at_most(256))
-    yield less(f"idle plane asleep, {at}", "KiB", many["asleep_kib"], aim=at_most(256))
-    yield less("cold wake, p50", "ms", wake)
+    """The results for planes."""
+    yield more("planes made", "1/s", plane_figures["per_second"])
+    peer = {"peer": peer_ready_ms, "peer_name": PEER} if peer_ready_ms is not None else {}
+    yield less("plane ready, p50", "ms", plane_figures["p50_ms"], aim=at_most(10), **peer)  # type: ignore[arg-type]
+    yield less("plane ready, p99", "ms", plane_figures["p99_ms"])
+    suffix = f"at {size.planes:,}"
+    yield less(f"idle plane awake, {suffix}", "KiB", plane_figures["awake_kib"], aim=at_most(256))
+    yield less(f"idle plane asleep, {suffix}", "KiB", plane_figures["asleep_kib"], aim=at_most(256))
+    yield less("cold wake, p50", "ms", wake_ms)
 
 
-def _rates(ours: Figures, peer: Figures | None, size: Size) -> Iterator[Result]:
+def _rates(our_figures: Figures, peer: Figures | None, size: PlaneSize) -> Iterator[Result]:
+    """The results for requests."""
     name = PEER if peer is not None else None
-    for what, aim in (("writes", 3_000), ("reads", 6_000)):
-        mine: dict[int, Rate] = getattr(ours, what)
-        theirs: dict[int, Rate] = getattr(peer, what) if peer is not None else {}
-        for clients, found in mine.items():
-            other = theirs.get(clients)
-            label = f"{what}, {clients} client{'s' if clients > 1 else ''}"
+    for operation, aim in (("writes", 3_000), ("reads", 6_000)):
+        our_rates: dict[int, Rate] = getattr(our_figures, operation)
+        peer_rates: dict[int, Rate] = getattr(peer, operation) if peer is not None else {}
+        for clients, our_rate in our_rates.items():
+            peer_rate = peer_rates.get(clients)
+            label = f"{operation}, {clients} client{'s' if clients > 1 else ''}"
             yield more(
-                label, "1/s", found.per_second, peer=other and other.per_second, peer_name=name,
+                label, "1/s", our_rate.per_second,
+                peer=peer_rate and peer_rate.per_second, peer_name=name,
                 aim=at_least(aim) if clients == _CLIENTS[-1] else None,
             )  # fmt: skip
             for field in ("p50_ms", "p99_ms"):
                 yield less(
-                    f"{label}, {field[:3]}", "ms", getattr(found, field),
-                    peer=other and getattr(other, field), peer_name=name,
+                    f"{label}, {field[:3]}", "ms", getattr(our_rate, field),
+                    peer=peer_rate and getattr(peer_rate, field), peer_name=name,
                 )  # fmt: skip
     events = peer.events if peer is not None else None
     yield more(
-        f"events to {size.watchers:,} watchers", "1/s", ours.events, peer=events, peer_name=name
+        f"events to {size.watchers:,} watchers",
+        "1/s",
+        our_figures.events,
+        peer=events,
+        peer_name=name,
     )
     listing = peer.list_ms if peer is not None else None
-    yield less(f"list of {size.objects:,}", "ms", ours.list_ms, peer=listing, peer_name=name)
+    yield less(f"list of {size.objects:,}", "ms", our_figures.list_ms, peer=listing, peer_name=name)
 
 
-async def _measure(endpoint: Endpoint, size: Size) -> Figures:
+async def _measure(endpoint: LoadTarget, size: PlaneSize) -> Figures:
+    """Measure an API server."""
     writes = {n: await load.rate(endpoint, n, size.seconds, write=True) for n in _CLIENTS}
     reads = {n: await load.rate(endpoint, n, size.seconds, write=False) for n in _CLIENTS}
     events = await load.fan_out(endpoint, size.watchers, 20)
@@ -121,62 +137,67 @@ async def _measure(endpoint: Endpoint, size: Size) -> Figures:
 
 
 def _start(*arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "bidplane.bench.plane_server", *arguments]
+    """Start the measured process."""
+    command = [sys.executable, "-m", "bidplane.bench.support.plane_server", *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def _answer(server: subprocess.Popen[str]) -> dict[str, Any]:
+    """The next line of facts from the measured process."""
     assert server.stdout is not None
     line = server.stdout.readline()
     if not line:
-        raise RuntimeError("the measured process ended by itself; its words are above")
+        raise RuntimeError("the measured process ended by itself; its output is above")
     facts: dict[str, Any] = json.loads(line)
     return facts
 
 
-def _many(count: int) -> dict[str, float]:
+def _create_planes(count: int) -> dict[str, float]:
+    """Create that many planes in a child process; return its figures."""
     say(f"making {count} planes")
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
-        server = _start("many", folder, str(count))
+        child = _start("many", folder, str(count))
         try:
-            return _answer(server)
+            return _answer(child)
         finally:
-            server.communicate()
+            child.communicate()
 
 
 @contextlib.contextmanager
-def _ours() -> Iterator[tuple[subprocess.Popen[str], Endpoint]]:
+def _serve_plane() -> Iterator[tuple[subprocess.Popen[str], LoadTarget]]:
+    """Serve one plane in a child process."""
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as folder:
         server = _start("serve", folder)
         try:
             facts = _answer(server)
-            yield server, Endpoint(facts["port"], facts["token"], "/planes/bench")
+            yield server, LoadTarget(facts["port"], facts["token"], "/planes/bench")
         finally:
             server.communicate()  # closes its input, which ends it
 
 
-def _wake(server: subprocess.Popen[str], endpoint: Endpoint, times: int) -> float:
-    """The first answer of a plane that slept; it holds all that was written before."""
-    took = []
+def _wake_ms(server: subprocess.Popen[str], endpoint: LoadTarget, times: int) -> float:
+    """
+    The median time to the first answer of a sleeping plane that holds all that was written before.
+    """
+    measured = []
     for _ in range(times):
         assert server.stdin is not None
         server.stdin.write("sleep\n")
         server.stdin.flush()
         if not _answer(server)["asleep"]:
             raise RuntimeError("the plane did not sleep")
-        took.append(asyncio.run(load.first_answer_ms(endpoint)))
-    return sorted(took)[len(took) // 2]
+        measured.append(asyncio.run(load.first_answer_ms(endpoint)))
+    return sorted(measured)[len(measured) // 2]
 
 
 # The peer.
 
 
-def _peer(size: Size) -> tuple[Figures | None, float | None]:
+def _peer(size: PlaneSize) -> tuple[Figures | None, float | None]:
     """
-    A real control plane, if its binaries are there, and how long it took to be ready.
+    The figures of a real control plane and its start time in ms; None without its binaries.
 
-    It is a tool that happens to live in our test kit, found when it is needed: nothing
-    below the commands depends on that kit.
+    The test kit is imported only here: nothing below the commands depends on it.
     """
     rig = importlib.import_module("bidplane.testing.rig")
     cluster = importlib.import_module("bidplane.testing.cluster")
@@ -188,5 +209,5 @@ def _peer(size: Size) -> tuple[Figures | None, float | None]:
     begin = time.perf_counter()
     with cluster.Cluster(binaries, controllers=False, durable=True) as running:
         ready = (time.perf_counter() - begin) * 1e3
-        endpoint = Endpoint(int(running.url.rpartition(":")[2]), running.token)
+        endpoint = LoadTarget(int(running.url.rpartition(":")[2]), running.token)
         return asyncio.run(_measure(endpoint, size)), ready

@@ -1,7 +1,7 @@
 """
-What a benchmark says: how it was measured, and each figure beside its peer's.
+The report of a benchmark: how it was measured, and each figure beside its peer's.
 
-    from bidplane.bench.report import Report, at_most, less, more, ratio_at_least
+    from bidplane.bench.report import BenchReport, at_most, less, more, ratio_at_least
 
     less("clear 10k bids", "ms", 14.2, aim=at_most(20))
     more("value", "credits", 91.0, peer=80.0, peer_name="FIFO", aim=ratio_at_least(1.0))
@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """One figure of a benchmark."""
+
     metric: str
     unit: str
     ours: float
@@ -35,7 +37,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     met: bool = True  # also where there is no aim
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class BenchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a benchmark."""
+
     name: str
     how: str  # what was measured on what, and what --quick shrank
     results: tuple[Result, ...]
@@ -46,8 +50,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Aim(NamedTuple):
+    """A target for a figure."""
+
     text: str
-    holds: Callable[[float, float | None], bool]  # of ours, and the ratio
+    holds: Callable[[float, float | None], bool]  # called with our figure and the ratio
 
 
 def at_most(limit: float) -> Aim:
@@ -76,7 +82,7 @@ def more(
     aim: Aim | None = None,
 ) -> Result:
     """A figure of which more is better."""
-    ratio = None if peer is None else _over(ours, peer)
+    ratio = None if peer is None else _quotient(ours, peer)
     return _result(metric, unit, ours, peer, peer_name, ratio, aim)
 
 
@@ -90,14 +96,14 @@ def less(
     aim: Aim | None = None,
 ) -> Result:
     """A figure of which less is better."""
-    ratio = None if peer is None else _over(peer, ours)
+    ratio = None if peer is None else _quotient(peer, ours)
     return _result(metric, unit, ours, peer, peer_name, ratio, aim)
 
 
-def _over(above: float, below: float) -> float | None:
-    if below:
-        return above / below
-    return 1.0 if above == below else None  # JSON has no infinity
+def _quotient(numerator: float, denominator: float) -> float | None:
+    if denominator:
+        return numerator / denominator
+    return 1.0 if numerator == denominator else None  # JSON has no infinity
 
 
 def _result(
@@ -111,7 +117,7 @@ def _result(
 ) -> Result:
     if not math.isfinite(ours):
         raise ValueError(f"{metric}: {ours} is not a figure")
-    # Nothing at all against something: no ratio can say it, and the aim is met.
+    # A division by zero gives no ratio: ours is infinitely better, and the aim is met.
     unbounded = peer is not None and ratio is None
     met = aim is None or aim.holds(ours, math.inf if unbounded else ratio)
     return Result(
@@ -126,7 +132,7 @@ def _result(
     )
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: BenchReport, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("metric", "unit", "ours", "peer", "", "ratio", "aim", ""):
         right = column in ("ours", "peer", "ratio")
@@ -154,22 +160,24 @@ def _figure(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
-def progress(what: str, items: Iterable[T], *, total: int | None = None) -> Iterator[T]:
+def progress(label: str, items: Iterable[T], *, total: int | None = None) -> Iterator[T]:
     """
-    Hand on `items`; once that has taken two seconds, say on standard error where it is.
+    Yield `items`; print progress on standard error every two seconds.
 
     Standard output stays the report's own.
     """
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     for number, item in enumerate(items, start=1):
         now = time.monotonic()
-        if now - told >= 2.0:
-            told = now
-            of = f" of {total}" if total else ""
-            print(f"{what}: {number}{of}, {now - began:.0f} s", file=sys.stderr, flush=True)
+        if now - reported_at >= 2.0:
+            reported_at = now
+            total_text = f" of {total}" if total else ""
+            print(
+                f"{label}: {number}{total_text}, {now - began:.0f} s", file=sys.stderr, flush=True
+            )
         yield item
 
 
 def say(line: str) -> None:
-    """One line of progress, on standard error."""
+    """Print one line of progress on standard error."""
     print(line, file=sys.stderr, flush=True)

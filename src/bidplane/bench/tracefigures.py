@@ -1,4 +1,4 @@
-"""Which figures of a simulated run are shown, beside whom, and what is aimed at."""
+"""The figures of a simulated run that are shown, their peers, and their aims."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from bidplane.bench.report import Aim, Result, less, more, ratio_above, ratio_at_least
-from bidplane.sim.metrics import Metrics
+from bidplane.sim.metrics import SimulationMetrics
 
 CLEARLY = 1.05
 
 
 class Figure(NamedTuple):
-    """One metric: how it is read, which way it points, what is aimed at with the best peer."""
+    """One metric: how it is read, whether more is better, and the aim against the best peer."""
 
     name: str
     unit: str
-    read: Callable[[Metrics], float]
+    read: Callable[[SimulationMetrics], float]
     is_more: bool = False
     aim: Aim | None = None
 
@@ -41,23 +41,23 @@ EQUAL = (
     UTILISATION._replace(aim=ratio_above(1.0)),
     *OTHERS,
 )
-# Without durations the aim is Tiresias, which is what it is asked to beat.
+# Without durations the peer to beat is Tiresias.
 BLIND = (COMPLETION, UTILISATION, *OTHERS)
 WORTH = (VALUE._replace(aim=ratio_at_least(CLEARLY)), URGENT, UTILISATION, COMPLETION, *OTHERS)
 SERVICES = (URGENT, VALUE, UTILISATION, COMPLETION, *OTHERS)
 
 
-def beside(
+def compare_with_peers(
     title: str,
     figures: Sequence[Figure],
-    found: Mapping[str, Metrics],
+    metrics_by_policy: Mapping[str, SimulationMetrics],
     ours: str,
     peers: Sequence[str],
 ) -> list[Result]:
-    """Ours beside each peer of the same run; the aim is set against the best of them."""
+    """Our figures beside each peer's of the same run; the aim is set against the best of them."""
     results = []
     for figure in figures:
-        values = {name: figure.read(found[name]) for name in peers}
+        values = {name: figure.read(metrics_by_policy[name]) for name in peers}
         best = (max if figure.is_more else min)(values, key=lambda name: values[name])
         for name, value in values.items():
             is_best = name == best
@@ -65,7 +65,7 @@ def beside(
                 _result(
                     title,
                     figure if is_best else figure._replace(aim=None),
-                    figure.read(found[ours]),
+                    figure.read(metrics_by_policy[ours]),
                     value,
                     f"{name} (best)" if is_best else name,
                 )
@@ -73,25 +73,29 @@ def beside(
     return results
 
 
-def beside_published(
-    title: str, ours: Metrics, published: Mapping[str, Mapping[str, float]]
+def compare_with_published(
+    title: str, ours: SimulationMetrics, published: Mapping[str, Mapping[str, float]]
 ) -> list[Result]:
-    """Ours beside what other simulators gave for the same jobs and, nearly, the same rules."""
-    known = {figure.name: figure for figure in (COMPLETION, UTILISATION, *OTHERS)}
+    """
+    Our figures beside those that other simulators gave for the same jobs under nearly the same
+    rules.
+    """
+    figures_by_name = {figure.name: figure for figure in (COMPLETION, UTILISATION, *OTHERS)}
     return [
-        _result(title, known[name], known[name].read(ours), value, peer)
+        _result(title, figures_by_name[name], figures_by_name[name].read(ours), value, peer)
         for peer, figures in published.items()
         for name, value in figures.items()
     ]
 
 
 def _result(title: str, figure: Figure, ours: float, peer: float, peer_name: str) -> Result:
-    tell = more if figure.is_more else less
+    make_result = more if figure.is_more else less
     metric = f"{title}: {figure.name}"
-    return tell(metric, figure.unit, ours, peer=peer, peer_name=peer_name, aim=figure.aim)
+    return make_result(metric, figure.unit, ours, peer=peer, peer_name=peer_name, aim=figure.aim)
 
 
 def _row(*values: float) -> dict[str, float]:
+    """The published figures of a Shockwave run."""
     names = (
         "makespan",
         "average completion",
@@ -106,6 +110,7 @@ def _row(*values: float) -> dict[str, float]:
 def _philly(
     average: float, p99: float, queue: float, makespan: float, stops: float
 ) -> dict[str, float]:
+    """The published figures of a Philly run."""
     return {
         "average completion": average,
         "p99 completion": p99,
@@ -115,7 +120,7 @@ def _philly(
     }
 
 
-# What the peers' own simulators gave. Shockwave's is its authors' figure; the others were run.
+# The results of the peers' own simulators. Shockwave's is its authors' figure; we ran the others.
 PUBLISHED: dict[str, dict[str, dict[str, float]]] = {
     "philly_w1106": {
         "SRTF (Lucid's simulator)": _philly(12_166, 231_984, 2_162, 1_586_035, 7_580),

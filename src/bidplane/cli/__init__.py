@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 from cyclopts import App
@@ -9,53 +11,72 @@ from cyclopts import App
 from bidplane import __version__
 from bidplane.errors import ApiError, UserError
 
-app = App(
-    name="bidplane",
-    version=__version__,
-    help="""
-    Every AI agent gets its own Kubernetes and a wallet; GPU time goes where it is worth most.
-
-    A first walk:
-
-        bidplane up                                        # in a terminal of its own
-        bidplane agent create trainer --priority 1 --refill 100
-        kubectl --kubeconfig trainer.kubeconfig apply -f examples/pod.yaml
-        bidplane market watch
-
-    Or let it play by itself: bidplane demo
-    """,
-    help_format="plaintext",
-)
-# By name: a command imports what it needs when it is asked for, and the rest never. The words
-# are what the list of commands shows; the command's own help goes on from there.
+# By module, so that a command's modules are imported only when it runs. The texts are those of the
+# list of commands.
 COMMANDS = {
-    "up:up": "Start Bidplane here, in the foreground.",
-    "demo:demo": "Play the idea as a story, in about a minute.",
-    "agent:app": "Agents: who may bid, and how well each is funded.",
-    "plane:app": "Planes: a Kubernetes each, for whatever needs one.",
-    "wallet:app": "Wallets: balances, statements, funding, transfers.",
-    "market:app": "Prices and rounds.",
-    "fleet:app": "Nodes, their GPUs, and how these are linked.",
-    "top:top": "Every GPU: what it does, and who holds it.",
-    "run:run": "Lease GPUs, run a command on them, give them back.",
-    "mcp:mcp": "The market as tools for a model.",
-    "report:app": "Reports for those who pay.",
-    "ledger:app": "The ledger: money and leases.",
-    "node:node": "Be a node: run the pods that are bound to it.",
-    "sim:app": "Play a workload under a policy, in virtual time.",
-    "bench:bench": "Measure, beside a peer in the same run.",
+    "up": ("operate.up:up", "Start Bidplane here, in the foreground."),
+    "status": ("operate.status:status", "The state of each part of the installation."),
+    "demo": ("story.demo:demo", "Play a day of five agents, in about a minute."),
+    "agent": ("account.agent:app", "Agents: who may bid, and how well each is funded."),
+    "plane": ("account.plane:app", "Planes: Kubernetes control planes, created in milliseconds."),
+    "wallet": ("account.wallet:app", "Wallets: balances, statements, funding, transfers."),
+    "market": ("market:app", "Prices and rounds."),
+    "fleet": ("devices.fleet:app", "Nodes, their GPUs, and the links between them."),
+    "top": ("devices.top:top", "Every GPU: its load, and who holds it."),
+    "run": ("run:run", "Lease GPUs, run a command on them, give them back."),
+    "mcp": ("mcp:mcp", "The market as tools for a model."),
+    "report": ("account.report:app", "Cost reports."),
+    "ledger": ("account.ledger:app", "The ledger: money and leases."),
+    "metrics": ("operate.metrics:app", "Metrics for Prometheus."),
+    "node": ("devices.node:node", "Run this machine as a node."),
+    "sim": ("sim:app", "Simulate a workload under a policy, in virtual time."),
+    "bench": ("bench:bench", "Run benchmarks, compared with a peer in the same run."),
 }
-for _target, _words in COMMANDS.items():
-    app.command(f"{__name__}.{_target}", name=_target.partition(":")[0], help=_words)
-app.command(f"{__name__}.process:app", name="process", show=False)
+
+
+def build(invoked: str) -> App:
+    """
+    Return the command line. A command's own help is read only if it is the one `invoked`: reading
+    it imports the command's modules, so the list of commands has its texts from the table.
+    """
+    application = App(
+        name="bidplane",
+        version=__version__,
+        help="""
+        Every AI agent gets its own Kubernetes and a wallet; GPU time goes where it is worth most.
+
+        A first walk:
+
+            bidplane up                                        # in its own terminal
+            bidplane agent create trainer --priority 1 --refill 100
+            kubectl --kubeconfig trainer.kubeconfig apply -f examples/pod.yaml
+            bidplane market watch
+
+        Or watch a demonstration: bidplane demo
+        """,
+        help_format="plaintext",
+    )
+    for name, (target, summary) in COMMANDS.items():
+        text = None if name == invoked else summary
+        application.command(f"{__name__}.{target}", name=name, help=text)
+    application.command(f"{__name__}.operate.process:app", name="process", show=False)
+    return application
+
+
+app = build(sys.argv[1] if len(sys.argv) > 1 else "")
 
 
 def main() -> None:
-    """Run; a refusal is one line on standard error and exit code 2."""
+    """Run the command; a refusal is one line on standard error and exit code 2."""
     try:
         app()
+        sys.stdout.flush()
     except (UserError, ApiError) as error:
         print(f"bidplane: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        # The reader closed the pipe, as `head` does. Python would fail when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(128 + signal.SIGPIPE)

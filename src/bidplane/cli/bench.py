@@ -1,4 +1,4 @@
-"""`bidplane bench NAME`: figures, with the peers' beside them."""
+"""`bidplane bench NAME`: our figures beside a peer's."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ def bench(
     ] = None,
 ) -> None:
     """
-    Measure, and print the figures beside a peer's from the same run.
+    Run a benchmark, and print our figures beside a peer's from the same run.
 
-    Exit code 1 says that an aim was missed. --quick ends within 45 seconds and says what
-    it shrank. Benchmarks: market, traces, plane, nodes, agents, ledger.
+    Exit code 1 means that an aim was missed. --quick ends within 45 seconds and says what
+    it reduced. Benchmarks: market, traces, plane, nodes, agents, neighbours,
+    ledger.
 
-    Examples:
+    For example:
         bidplane bench market --quick
         bidplane bench traces --data traces --json > traces.json
     """
-    if data is None and (named := os.environ.get("BIDPLANE_DATA")):
-        data = Path(named)
+    if data is None and (folder := os.environ.get("BIDPLANE_DATA")):
+        data = Path(folder)
     if data is not None and not data.is_dir():
         raise UserError(f"{data} is not a folder: give --data one that holds the workloads")
     report = benches.find(name)(quick=quick, data=data)

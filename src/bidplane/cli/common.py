@@ -1,18 +1,16 @@
-"""What the commands share: finding the installation, asking it, printing tables."""
+"""Helpers of the commands: finding the installation, sending requests, printing tables."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-import httpx2
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
@@ -20,19 +18,21 @@ from rich.table import Table
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, Object
-from bidplane.errors import ApiError, Unavailable, UserError, api_error
-from bidplane.kube.client import Client
+from bidplane.errors import Unavailable, UserError
+from bidplane.http.client.caller import BlockingCaller, NoAnswer, trust
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
 from bidplane.wiring.hostclient import host_client
 
 T = TypeVar("T")
 
-console = Console(highlight=False)
+# Lines written to a pipe are not wrapped: programs read whole lines.
+console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def default_data() -> Path:
-    """$BIDPLANE_HOME, else the place the system keeps such data in."""
+    """The data folder: $BIDPLANE_HOME, else the system's place for such data."""
     if home := os.environ.get("BIDPLANE_HOME"):
         return Path(home)
     share = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -43,13 +43,14 @@ Data = Annotated[
     Path | None,
     Parameter(name="--data", help="The installation's directory; else $BIDPLANE_HOME."),
 ]
+Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON, for programs.")]
 
 
 def installation(data: Path | None) -> Installation:
     return Installation(data or default_data())
 
 
-def with_host(data: Path | None, work: Callable[[Client], Awaitable[T]]) -> T:
+def with_host(data: Path | None, work: Callable[[KubeClient], Awaitable[T]]) -> T:
     """Run `work` with a client for the host plane."""
 
     async def run() -> T:
@@ -64,7 +65,7 @@ def with_host(data: Path | None, work: Callable[[Client], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
-async def agent_ready(host: Client, name: str) -> Object:
+async def agent_ready(host: KubeClient, name: str) -> Object:
     """The Agent, once it has a plane and a wallet."""
     while True:
         listing = await host.list(AGENT, fields=f"metadata.name={name}")
@@ -90,43 +91,46 @@ def not_running(data: Path | None) -> UserError:
 
 
 @contextmanager
-def http(data: Path | None) -> Iterator[httpx2.Client]:
-    """The installation's public address, asked as its owner."""
-    where = installation(data)
-    address = where.address()
-    token = where.owner_token(user="owner", now=SystemClock().now())
-    with httpx2.Client(
-        base_url=address.url,
-        verify=ssl.create_default_context(cafile=where.ca_file),
-        headers={"Authorization": f"Bearer {token}"},
-        timeout=30.0,
-        trust_env=False,
-    ) as client:
+def http(data: Path | None) -> Iterator[BlockingCaller]:
+    """An HTTP client for the installation's public address, with its owner's token."""
+    target = installation(data)
+    address = target.address()
+    token = target.owner_token(user="owner", now=SystemClock().now())
+    with BlockingCaller(address.url, trust=trust(ca_file=target.ca_file), token=token) as client:
         try:
             yield client
-        except httpx2.TransportError as error:
+        except NoAnswer as error:
             raise not_running(data) from error
 
 
-def ask(data: Path | None, method: str, path: str, type: type[T], **options: Any) -> T:
-    """One request to the installation, decoded; raises `ApiError` when refused."""
+def ask(
+    data: Path | None,
+    method: str,
+    path: str,
+    type: type[T],
+    *,
+    params: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> T:
+    """
+    Send one request to the installation and decode the answer; raises `ApiError` when refused.
+    """
     with http(data) as client:
-        response = client.request(method, path, **options)
-        if response.status_code >= 400:
-            raise refusal(response)
-        return msgspec.json.decode(response.content, type=type)
+        answer = client.call(method, path, params=params, body=body).accepted()
+        return msgspec.json.decode(answer.body, type=type)
 
 
-def refusal(response: httpx2.Response) -> ApiError:
-    try:
-        status = response.json()
-        return api_error(response.status_code, status.get("reason", ""), status["message"])
-    except (ValueError, KeyError, TypeError):
-        return api_error(response.status_code, "", response.text[:500])
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    print(text)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> None:
-    """A plain table; columns whose initial is in `right` would be numbers."""
+    """Print a plain table; `right` names the right-aligned columns. In a pipe no cell is cut."""
+    if not console.is_terminal:
+        print(_plain_table(columns, rows, right.split()))
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in right.split() else "left")
@@ -135,8 +139,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     console.print(table)
 
 
+def _plain_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]
+) -> str:
+    lines = [columns, *rows]
+    widths = [
+        max(len(line[column_number]) for line in lines) for column_number in range(len(columns))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
 def command_name() -> str:
-    """How this command was called, so that what we print can be pasted."""
+    """The name under which this command was called, so that printed commands can be pasted."""
     called = Path(sys.argv[0])
     if shutil.which("bidplane") or called.name != "bidplane":
         return "bidplane"

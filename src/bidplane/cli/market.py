@@ -11,12 +11,21 @@ import msgspec
 from cyclopts import App, Parameter
 
 from bidplane.api import labels
-from bidplane.api.exchange import Prices, Round
+from bidplane.api.exchange import Prices, RoundSummary
 from bidplane.api.kinds import BID
-from bidplane.cli.common import Data, ask, console, http, print_table, refusal, with_host
-from bidplane.cli.ledger import Where, place
+from bidplane.cli.account.ledger import LedgerOption, ledger_location
+from bidplane.cli.common import (
+    Data,
+    Json,
+    ask,
+    console,
+    http,
+    print_json,
+    print_table,
+    with_host,
+)
 from bidplane.errors import ApiError, UserError
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.ledger import Ledger
 from bidplane.ledger.rounds import explain_bid, find_round
 from bidplane.ledger.rounds import replay as replay_round
@@ -30,33 +39,41 @@ _COLOURS = {"Won": "green", "Lost": "yellow", "Displaced": "red", "Moved": "cyan
 def prices(
     *,
     classes: Annotated[bool, Parameter(help="By block size and part of a GPU, too.")] = False,
+    json: Json = False,
     data: Data = None,
 ) -> None:
     """
-    What a GPU costs now, in each pool.
+    Show the price of a GPU now, in each pool. A bid that names no price offers its agent's
+    priority times the list price.
 
-    Examples:
+    For example:
         bidplane market prices
         bidplane market prices --classes
     """
-    found = ask(data, "GET", "/exchange/v1/prices", Prices)
+    current = ask(data, "GET", "/exchange/v1/prices", Prices)
+    if json:
+        print_json(current)
+        return
     if classes:
         # Prices are per GPU-hour whatever the class, so that they can be compared.
         print_table(
             ["pool", "class", "price", "stay"],
-            [[p.pool, name, p.classes[name], p.stay] for p in found.pools for name in p.classes],
+            [[p.pool, name, p.classes[name], p.stay] for p in current.pools for name in p.classes],
             right="price stay",
         )
         return
     print_table(
-        ["pool", "price", "base", "leased", "devices"],
-        [[p.pool, p.price, p.base, str(p.leased), str(p.devices)] for p in found.pools],
-        right="price base leased devices",
+        ["pool", "price", "base", "list", "leased", "devices"],
+        [
+            [p.pool, p.price, p.base, p.list_price, str(p.leased), str(p.devices)]
+            for p in current.pools
+        ],
+        right="price base list leased devices",
     )
-    for pool in found.pools:
+    for pool in current.pools:
         if pool.withheld:
-            words = f"not for sale now in {pool.pool}: {pool.withheld}"
-            console.print(words, markup=False, highlight=False, soft_wrap=True)
+            note = f"not for sale now in {pool.pool}: {pool.withheld}"
+            console.print(note, markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command
@@ -64,71 +81,88 @@ def watch(
     *,
     last: Annotated[int, Parameter(help="How many past rounds to show first.")] = 5,
     follow: bool = True,
+    json: Annotated[
+        bool, Parameter(name="--json", negative="", help="One JSON object per round and line.")
+    ] = False,
     data: Data = None,
 ) -> None:
     """
-    Rounds as they happen: who won, who lost and what would have won, who was displaced.
+    Show rounds as they happen: who won, who lost and what would have won, who was displaced.
 
-    Examples:
+    For example:
         bidplane market watch
         bidplane market watch --last 20 --no-follow
     """
-    prices(data=data)
+    if not json:
+        prices(data=data)
     params = {"after": str(-last), "follow": "true" if follow else "false"}
-    with (
-        http(data) as client,
-        client.stream("GET", "/exchange/v1/rounds", params=params, timeout=None) as response,
-    ):
-        if response.status_code >= 400:
-            response.read()
-            raise refusal(response)
-        for line in response.iter_lines():
-            if line:
-                _show(msgspec.json.decode(line, type=Round))
+    with http(data) as client:
+        for line in client.lines("GET", "/exchange/v1/rounds", params=params):
+            if line and json:
+                print(line, flush=True)
+            elif line:
+                _show(msgspec.json.decode(line, type=RoundSummary))
 
 
 @app.command
-def replay(number: int, /, *, ledger: Where = "", data: Data = None) -> None:
+def replay(
+    number: int, /, *, ledger: LedgerOption = "", json: Json = False, data: Data = None
+) -> None:
     """
-    Clear a recorded round again from its saved input; exit code 1 if it comes out otherwise.
+    Clear a recorded round again from its saved input; exit code 1 if the result differs.
 
-    Reads the ledger only. A Bidplane of another version may clear otherwise.
+    Reads the ledger only. A round that an earlier version cleared by other rules may give another
+    result; this is then noted, and the exit code is 0.
 
-    Examples:
+    For example:
         bidplane market replay 17
     """
-    books = Ledger.open(place(ledger, data), read_only=True)
+    books = Ledger.open(ledger_location(ledger, data), read_only=True)
     try:
-        found = replay_round(find_round(books, number))
+        replayed = replay_round(find_round(books, number))
     finally:
         books.close()
-    result = found.result
-    what = (
-        f"{len(found.input.asks)} bids and {len(found.input.incumbents)} leases:"
+    result = replayed.result
+    if json:
+        differences = list(replayed.differences)
+        print_json({"round": number, "same": replayed.is_same, "differences": differences})
+        sys.exit(0 if replayed.is_same else 1)
+    summary = (
+        f"{len(replayed.input.asks)} bids and {len(replayed.input.incumbents)} leases:"
         f" {len(result.won)} won, {len(result.lost)} lost,"
         f" {len(result.kept)} stayed, {len(result.displaced)} were displaced,"
         f" {len(result.moved)} moved"
     )
-    if not found.is_same:
-        parts = ", ".join(found.differences)
-        console.print(f"round {number} comes out otherwise now: {parts} ({what})", style="bold red")
+    if replayed.is_of_earlier_rules and not replayed.is_same:
+        console.print(
+            f"round {number} was cleared by the rules of an earlier version; by today's the result"
+            f" differs: {', '.join(replayed.differences)} ({summary})"
+        )
+        return
+    if not replayed.is_same:
+        parts = ", ".join(replayed.differences)
+        console.print(
+            f"round {number} now has another result: {parts} ({summary})", style="bold red"
+        )
         sys.exit(1)
-    exactly = ", to the byte" if found.to_the_byte else ""
-    console.print(f"round {number}: the same result again{exactly}; {what}")
+    exactly = ", to the byte" if replayed.to_the_byte else ""
+    console.print(f"round {number}: the same result again{exactly}; {summary}")
 
 
 @app.command
-def explain(bid: str, /, *, ledger: Where = "", data: Data = None) -> None:
+def explain(
+    bid: str, /, *, ledger: LedgerOption = "", json: Json = False, data: Data = None
+) -> None:
     """
-    Why a bid won or lost, what would have won, and what it would have cost.
+    Explain why a bid won or lost, what would have won, and what it would have cost.
 
-    BID is its uid; while Bidplane runs also its name, or its pod's, as its agent knows it
+    BID is its uid; while Bidplane runs also its name, or its pod's, in its agent's plane
     (AGENT/NAME if several agents use it).
 
-    Examples:
+    For example:
         bidplane market explain trainer/train-1
     """
-    books = Ledger.open(place(ledger, data), read_only=True)
+    books = Ledger.open(ledger_location(ledger, data), read_only=True)
     try:
         verdict = explain_bid(books, bid)
         if verdict is None and not ledger:
@@ -136,38 +170,43 @@ def explain(bid: str, /, *, ledger: Where = "", data: Data = None) -> None:
     finally:
         books.close()
     if verdict is None:
-        raise UserError(f"no recorded round knows a bid {bid!r}: name it by its uid")
+        raise UserError(f"no recorded round has a bid {bid!r}: name it by its uid")
+    if json:
+        print_json({"bid": bid, **verdict._asdict()})
+        return
     when = f"round {verdict.round}" if verdict.round else "between rounds"
     console.print(f"{bid}, {when}: {verdict.sentence}", soft_wrap=True, markup=False)
 
 
 def _uid_of(name: str, data: Path | None) -> str:
-    async def bids(host: Client) -> Sequence[Object]:
+    """The uid of the bid of that name; the name itself if no running bid has it."""
+
+    async def bids(host: KubeClient) -> Sequence[Object]:
         return (await host.list(BID)).items
 
     try:
-        found = {obj["metadata"]["uid"] for obj in with_host(data, bids) if name in _names(obj)}
+        uids = {obj["metadata"]["uid"] for obj in with_host(data, bids) if name in _names(obj)}
     except (ApiError, UserError):
-        return name  # it does not run: only what the ledger knows can be told
-    if len(found) > 1:
-        raise UserError(f"several agents have a bid {name!r}: say AGENT/{name}")
-    return found.pop() if found else name
+        return name  # Bidplane does not run: only the ledger can be read
+    if len(uids) > 1:
+        raise UserError(f"several agents have a bid {name!r}: write AGENT/{name}")
+    return uids.pop() if uids else name
 
 
 def _names(bid: Object) -> set[str]:
-    """What it is called: here and in its agent's plane, and what its pod is called there."""
+    """All names that select the bid: its own, its original's in the plane, and its pod's."""
     metadata = bid["metadata"]
-    marks = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
-    known = (labels.PLANE_NAME, labels.PLANE_UID, labels.POD_NAME)
-    names = {metadata["name"], *(marks[mark] for mark in known if mark in marks)}
-    return names | {f"{marks.get(labels.AGENT, '')}/{name}" for name in names}
+    metadata_values = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    keys = (labels.PLANE_NAME, labels.PLANE_UID, labels.POD_NAME)
+    names = {metadata["name"], *(metadata_values[key] for key in keys if key in metadata_values)}
+    return names | {f"{metadata_values.get(labels.AGENT, '')}/{name}" for name in names}
 
 
-def _show(found: Round) -> None:
+def _show(round_: RoundSummary) -> None:
     pools = ", ".join(
-        f"{pool.pool} {pool.price} ({pool.leased}/{pool.devices})" for pool in found.pools
+        f"{pool.pool} {pool.price} ({pool.leased}/{pool.devices})" for pool in round_.pools
     )
-    console.print(f"[bold]round {found.number}[/bold]  {found.at}  {pools}", soft_wrap=True)
-    for outcome in found.outcomes:
+    console.print(f"[bold]round {round_.number}[/bold]  {round_.at}  {pools}", soft_wrap=True)
+    for outcome in round_.outcomes:
         line = f"  {outcome.event:<9} {outcome.agent:<12} {outcome.message}"
         console.print(line, style=_COLOURS.get(outcome.event, ""), soft_wrap=True, markup=False)

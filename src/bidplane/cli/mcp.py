@@ -21,35 +21,38 @@ def mcp(
     max_spend_per_call: str = "",
     max_spend_per_hour: str = "",
     kubeconfig: Annotated[
-        Path | None, Parameter(help="The agent's; else $BIDPLANE_KUBECONFIG, else $KUBECONFIG.")
+        Path | None,
+        Parameter(help="The agent's kubeconfig; else $BIDPLANE_KUBECONFIG or $KUBECONFIG."),
     ] = None,
 ) -> None:
     """
     Serve the tools prices, quote, wallet, bid, run, why_pending, leases and release.
 
-    Speaks the Model Context Protocol, with the agent's own credential. What is held ends with
-    this process; Jobs go on.
+    Speaks the Model Context Protocol, with the agent's own credential. Held leases end with this
+    process; Jobs continue.
+
+    For example:
+        bidplane mcp --kubeconfig mine.kubeconfig --max-spend-per-hour 10
+        bidplane mcp --transport http --port 8765 --max-price 4 --max-spend-per-call 5
 
     Args:
-        transport: stdio for a client that starts this command; http at /mcp on 127.0.0.1.
-        port: Of http.
+        transport: stdio for a client that starts this command; http at /mcp on 127.0.0.1, for
+            clients that send the agent's token (`Authorization: Bearer TOKEN`).
+        port: The port for http.
         max_price: The most a call may offer, credits per GPU-hour.
         max_spend_per_call: The most one call may cost, credits.
         max_spend_per_hour: The most that may be paid and promised within an hour, credits.
-
-    Examples:
-        bidplane mcp --kubeconfig mine.kubeconfig --max-spend-per-hour 10
-        bidplane mcp --transport http --port 8765 --max-price 4 --max-spend-per-call 5
     """
     if importlib.util.find_spec("mcp") is None:
         raise UserError("`bidplane mcp` needs the extra: pip install 'bidplane[mcp]'")
-    # The protocol's SDK takes most of a second to load: only for those who use it.
+    # The protocol's SDK takes most of a second to load, so it is imported only here.
     from bidplane.client import AsyncClient
     from bidplane.machinery.clock import SystemClock
-    from bidplane.mcp.limits import Limits
+    from bidplane.mcp import http
+    from bidplane.mcp.limits import SpendLimits
     from bidplane.mcp.server import server
 
-    limits = Limits(
+    limits = SpendLimits(
         per_call=_amount("--max-spend-per-call", max_spend_per_call),
         per_hour=_amount("--max-spend-per-hour", max_spend_per_hour),
         price=_amount("--max-price", max_price, price=True),
@@ -57,11 +60,11 @@ def mcp(
 
     async def work() -> None:
         async with AsyncClient(kubeconfig=kubeconfig) as client:
-            made = server(client, limits, clock=SystemClock())
+            mcp_server = server(client, limits, clock=SystemClock())
             if transport == "stdio":
-                await made.run_stdio_async()
+                await mcp_server.run_stdio_async()
             else:
-                await made.run_streamable_http_async(host="127.0.0.1", port=port)
+                await http.serve(mcp_server, token=client.config.token, port=port)
 
     asyncio.run(work())
 

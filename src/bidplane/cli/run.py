@@ -15,16 +15,16 @@ from rich.console import Console
 
 from bidplane.client import AsyncClient
 from bidplane.client.asking import Link
-from bidplane.client.leasing import fresh_name
+from bidplane.client.leasing import unique_name
 from bidplane.client.running import PodRun, run_local
-from bidplane.client.work import IMAGE, Outcome, pod
+from bidplane.client.work import IMAGE, WorkOutcome, pod
 from bidplane.errors import UserError
 
 _console = Console(stderr=True, highlight=False)
 
 Kubeconfig = Annotated[
     Path | None,
-    Parameter(help="The agent's; else $BIDPLANE_KUBECONFIG, else $KUBECONFIG."),
+    Parameter(help="The agent's kubeconfig; else $BIDPLANE_KUBECONFIG or $KUBECONFIG."),
 ]
 
 
@@ -44,39 +44,41 @@ def run(
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """
-    Lease GPUs, run a command on them, pass on what it prints, give them back.
+    Lease GPUs, run a command on them, print its output, give them back.
 
-    The command runs as a pod in the agent's plane; with --local, here, with the devices in its
-    environment. The exit code is the command's. On notice the checkpoint command is run (with
-    --local and none, the command gets SIGUSR1); a pod that was evicted bids again.
+    The command runs as a pod in the agent's plane; with --local, on this machine, with the devices
+    in its environment. The exit code is the command's. On notice the checkpoint command is run
+    (with --local and none, the command gets SIGUSR1); an evicted pod bids again.
+
+    For example:
+        bidplane run --gpus 1 --max-price 2 -- python train.py
+        bidplane run --local --gpus 4 --max-price 3 --timeout 600 -- torchrun train.py
 
     Args:
-        command: After --.
-        max_price: Credits per GPU-hour.
-        gpus: How many, in one link domain.
-        local: Run it here instead of on the leased node.
-        link: With --local: one link domain, by nvlink, at x16; or any, scattered.
+        command: The command and its arguments, after --.
+        max_price: The most to pay, in credits per GPU-hour.
+        gpus: The number of GPUs, in one machine; with --local, as --link says.
+        local: Run it on this machine instead of on the leased node.
+        link: With --local: in one link domain, there by nvlink or at x16, or anywhere (any).
         pool: The pool to buy from; else the exchange chooses.
-        image: Of the pod.
-        name: Of the pod; else one is made up.
+        image: The pod's image.
+        name: The pod's name; else a new one.
         env: NAME=VALUE for the command; may be given more than once.
         annotation: NAME=VALUE for the pod; may be given more than once.
         checkpoint_command: Run in the pod, or beside the command, when notice is given.
         timeout: With --local: seconds to wait for the GPUs.
-
-    Examples:
-        bidplane run --gpus 1 --max-price 2 -- python train.py
-        bidplane run --local --gpus 4 --max-price 3 --timeout 600 -- torchrun train.py
     """
     if not command:
-        raise UserError("say what to run after --: bidplane run --max-price 2 -- python train.py")
+        raise UserError(
+            "no command: write it after --, as in bidplane run --max-price 2 -- python train.py"
+        )
     if local and (image != IMAGE or annotation or name):
-        raise UserError("--image, --annotation and --name are a pod's: leave out --local")
+        raise UserError("--image, --annotation and --name apply to pods: leave out --local")
     if not local and (timeout is not None or link != "domain"):
         raise UserError("--timeout and --link need --local; a pod waits until it is deleted")
-    surroundings, notes = _pairs("--env", env), _pairs("--annotation", annotation)
+    environment, pod_annotations = _pairs("--env", env), _pairs("--annotation", annotation)
 
-    async def work() -> Outcome:
+    async def work() -> WorkOutcome:
         async with AsyncClient(kubeconfig=kubeconfig) as client:
             if local:
                 return await run_local(
@@ -88,49 +90,51 @@ def run(
                     pool=pool,
                     timeout=timeout,
                     checkpoint_command=checkpoint_command,
-                    env=surroundings,
+                    env=environment,
                     say=_say,
                 )
-            wanted = pod(
-                name or fresh_name("run"),
+            manifest = pod(
+                name or unique_name("run"),
                 command,
                 gpus=gpus,
                 max_price=max_price,
                 image=image,
-                env=surroundings,
+                env=environment,
                 pool=pool,
                 checkpoint_command=checkpoint_command,
-                annotations=notes,
+                annotations=pod_annotations,
             )
-            return await PodRun(client, wanted, say=_say, out=_print).run()
+            return await PodRun(client, manifest, say=_say, out=_print).run()
 
-    ended = asyncio.run(_unless_told_to_end(work()))
-    if ended.message:
-        _say(ended.message)
-    sys.exit(ended.code)
+    outcome = asyncio.run(_cancel_on_signal(work()))
+    if outcome.message:
+        _say(outcome.message)
+    sys.exit(outcome.code)
 
 
-async def _unless_told_to_end(work: Coroutine[Any, Any, Outcome]) -> Outcome:
-    """Whoever ends us, by SIGTERM or by closing the terminal, ends what we pay for."""
-    task, told = asyncio.ensure_future(work), list[int]()
+async def _cancel_on_signal(work: Coroutine[Any, Any, WorkOutcome]) -> WorkOutcome:
+    """Run `work`; SIGTERM or a closed terminal cancels it, so that the GPUs are given back."""
+    task, signals = asyncio.ensure_future(work), list[int]()
 
-    def end(number: int) -> None:
-        told.append(number)
+    def cancel(number: int) -> None:
+        signals.append(number)
         task.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, end, number)
+        loop.add_signal_handler(number, cancel, number)
     try:
         return await task
     except asyncio.CancelledError:
-        if not told:
+        if not signals:
             raise
-        return Outcome(code=128 + told[0], message="told to end; the GPUs are given back")
+        return WorkOutcome(
+            code=128 + signals[0], message="ended by a signal; the GPUs are given back"
+        )
 
 
-def _say(words: str) -> None:
-    _console.print(f"bidplane: {words}", style="dim", markup=False, soft_wrap=True)
+def _say(message: str) -> None:
+    _console.print(f"bidplane: {message}", style="dim", markup=False, soft_wrap=True)
 
 
 def _print(chunk: bytes) -> None:

@@ -6,20 +6,19 @@ Bidplane for Python programs.
     with Client() as client, client.lease(gpus=4, link="nvlink", max_price=3.0) as lease:
         subprocess.run(["python", "train.py"], env=os.environ | lease.env)
 
-`AsyncClient` has the same words with `await`. What a lease is, and when it ends, is in
-`leasing`.
+`AsyncClient` has the same methods with `await`. `leasing` says what a lease is and when it ends.
 """
 
 from bidplane.client.aio import AsyncClient
 from bidplane.client.asking import Link, Quote
 from bidplane.client.config import Config
 from bidplane.client.leasing import (
-    Held,
+    HeldLease,
     LeasedDevice,
     LeaseLost,
+    LeaseProgress,
     LeaseTimeout,
     Notice,
-    Progress,
     Refused,
 )
 from bidplane.client.sync import Client
@@ -28,13 +27,13 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Config",
-    "Held",
+    "HeldLease",
     "LeaseLost",
+    "LeaseProgress",
     "LeaseTimeout",
     "LeasedDevice",
     "Link",
     "Notice",
-    "Progress",
     "Quote",
     "Refused",
 ]

@@ -1,4 +1,4 @@
-"""What is asked for, as a Bid; and what it would cost, from the public prices. Pure."""
+"""Bids from a caller's wishes, and quotes from the public prices. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bidplane.api import labels
 from bidplane.api.exchange import PoolPrice, Prices, Wallet
 from bidplane.api.kinds import BID
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price
-from bidplane.core.chain import block_size
+from bidplane.core.devices.chain import block_size
 from bidplane.errors import UserError
 
-# As the lanes are trained now: a card that fell back to x4 is not x16.
+# The present link width: a card that fell back to x4 is not x16.
 _X16 = (
     '"pcieLinkWidth" in device.attributes["bidplane.dev"] &&'
     ' device.attributes["bidplane.dev"].pcieLinkWidth == 16'
@@ -26,14 +26,14 @@ _NVLINK = (
     ' device.attributes["bidplane.dev"].nvlinksPerPeer > 0'
 )
 
-# How the GPUs of one ask are joined: all of one link domain, whichever link that is; by NVLink;
-# at full width; or scattered.
+# How the GPUs of one bid are linked: all in one link domain, by any link; by NVLink; by full-width
+# PCIe; or not at all.
 Link = Literal["domain", "nvlink", "x16", "any"]
 Price = str | float | int | Decimal
 
 
-class Wish(TypedDict, total=False):
-    """What may be said of the GPUs, besides how many and for how much."""
+class GpuPreferences(TypedDict, total=False):
+    """The optional properties of the GPUs in a bid, besides their number and price."""
 
     link: Link
     pool: str
@@ -45,8 +45,8 @@ class Wish(TypedDict, total=False):
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """
-    What a pool would ask now. An estimate from the public prices: the round decides, and a
-    winner never pays more than it offered.
+    The price that a pool would ask now. An estimate from the public prices: the round decides, and
+    a winner never pays more than it offered.
     """
 
     pool: str
@@ -61,7 +61,7 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def price_text(price: Price) -> str:
-    """As the API writes it; raises `UserError` for what is no price."""
+    """Format a price as the API writes it; raises `UserError` for what is no price."""
     try:
         text = format(Decimal(str(price)).quantize(Decimal("0.000001")), "f")
         return format_credits(parse_price(text))
@@ -82,23 +82,24 @@ def bid(
     hold_seconds: int | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
+    """The manifest of a Bid; raises `UserError` for impossible wishes."""
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
     if link not in get_args(Link):
         raise UserError(f"link must be one of {', '.join(get_args(Link))}, not {link!r}")
     spec: dict[str, Any] = {"gpus": gpus, "maxPrice": price_text(max_price)}
-    needs = {"x16": _X16, "nvlink": _NVLINK if gpus > 1 else ""}.get(link, "")
-    if needs:
-        selector = f"({selector}) && {needs}" if selector else needs
+    required = {"x16": _X16, "nvlink": _NVLINK if gpus > 1 else ""}.get(link, "")
+    if required:
+        selector = f"({selector}) && {required}" if selector else required
     # A block is sold inside one link domain, unless the bid says that any GPUs will do.
     if link == "any" and gpus > 1:
         spec["spread"] = True
-    more = {"pool": pool, "share": share, "selector": selector, "deadline": deadline}
-    spec |= {field: value for field, value in more.items() if value}
+    optional = {"pool": pool, "share": share, "selector": selector, "deadline": deadline}
+    spec |= {field: value for field, value in optional.items() if value}
     notes = dict(annotations or {})
     if hold_seconds is not None:
         if gpus == 1:
-            spec["instant"] = True  # a program waits for it, as a pod does
+            spec["instant"] = True  # a program waits for it, so sell it between rounds
         notes |= {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
     metadata: dict[str, Any] = {"name": name, **({"annotations": notes} if notes else {})}
     return {
@@ -111,45 +112,54 @@ def bid(
 
 def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list[Quote]:
     """
-    The cheapest first. As one block, in one link domain, if a pool sells blocks as large: the
-    next size up of its chain. Only what is more than that everywhere is quoted as GPUs anywhere.
+    Quotes for `gpus` GPUs, the cheapest first.
+
+    A quote is for one block in one link domain, of the chain's next size up, if any pool sells
+    blocks that large; else for GPUs anywhere.
     """
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
-    named = [price for price in prices.pools if _is_named(price, pool)]
-    blocks = {price.pool: block_size(gpus, price.chain) for price in named}
-    whole = any(blocks.values())
-    chosen = [
+    candidates = [price for price in prices.pools if _is_named(price, pool)]
+    blocks = {price.pool: block_size(gpus, price.chain) for price in candidates}
+    is_block = any(blocks.values())
+    offers = [
         (price, blocks[price.pool] or gpus)
-        for price in named
-        if _sells(price, blocks[price.pool] if whole else gpus, whole)
+        for price in candidates
+        if _sells(price, blocks[price.pool] if is_block else gpus, is_block)
     ]
-    if not chosen:
-        there = ", ".join(f"{p.pool} ({p.devices})" for p in prices.pools) or "none"
-        linked = " in one link domain" if whole else ""
-        what = f"pool {pool!r} has" if pool else "no pool has"
-        no = "no " if pool else ""
-        away = "; ".join(price.withheld for price in named if price.withheld)
-        now = f" now ({away})" if away else ""
-        raise UserError(f"{what} {no}{gpus} GPUs{linked}{now}; the pools are: {there}")
+    if not offers:
+        pools = ", ".join(f"{p.pool} ({p.devices})" for p in prices.pools) or "none"
+        in_domain = " in one link domain" if is_block else ""
+        subject = f"pool {pool!r} has" if pool else "no pool has"
+        negation = "no " if pool else ""
+        withheld = "; ".join(price.withheld for price in candidates if price.withheld)
+        when = f" now ({withheld})" if withheld else ""
+        raise UserError(f"{subject} {negation}{gpus} GPUs{in_domain}{when}; the pools are: {pools}")
     available = parse_credits(wallet.available)
-    found = [_quote(price, gpus, sold, available, linked=whole) for price, sold in chosen]
-    return sorted(found, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool))
+    quotes_by_pool = [
+        _quote(price, gpus, size, available, linked=is_block) for price, size in offers
+    ]
+    return sorted(
+        quotes_by_pool, key=lambda quote: (parse_credits(quote.cost_per_hour), quote.pool)
+    )
 
 
 def _is_named(price: PoolPrice, pool: str) -> bool:
+    """Return True if `pool` names this price's pool, its group, or any pool ("")."""
     return pool in ("", price.pool, price.pool.partition("/")[0])
 
 
-def _sells(price: PoolPrice, sold: int | None, whole: bool) -> bool:
+def _sells(price: PoolPrice, sold: int | None, is_block: bool) -> bool:
+    """Return True if the pool sells blocks, or else separate GPUs, of that size."""
     if sold is None:
         return False
-    # Before the first round nobody knows how its GPUs are linked.
-    known = bool(price.classes or price.withheld)
-    return str(sold) in price.classes if whole and known else price.devices >= sold
+    # Before the first round the links of the pool's GPUs are unknown.
+    links_known = bool(price.classes or price.withheld)
+    return str(sold) in price.classes if is_block and links_known else price.devices >= sold
 
 
 def _quote(pool: PoolPrice, gpus: int, sold: int, available: int, *, linked: bool) -> Quote:
+    """The quote of one pool, for `sold` GPUs."""
     free = pool.devices - pool.leased
     base = parse_credits(pool.base)
     price = max(parse_credits(pool.classes.get(str(sold), pool.price)), base)

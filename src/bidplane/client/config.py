@@ -1,10 +1,10 @@
 """
-Where a client speaks to, and as whom.
+The address and credential of a client.
 
-First what the caller says; then `BIDPLANE_URL` and `BIDPLANE_TOKEN` (`BIDPLANE_CA` names a
+The caller's arguments come first; then `BIDPLANE_URL` and `BIDPLANE_TOKEN` (`BIDPLANE_CA` names a
 file with the certificates to trust); then the kubeconfig in `BIDPLANE_KUBECONFIG`, else in
-`KUBECONFIG`. Inside a pod, the plane's own service account opens the plane but not the
-exchange, so it is not used.
+`KUBECONFIG`. Inside a pod, the plane's own service account opens the plane but not the exchange,
+so it is not used.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ _HOW = (
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
+    """The plane's address, and the credential for it."""
+
     url: str  # of the plane: https://HOST:PORT/planes/NAME
     token: str
     ca_data: str | None = None  # PEM; None trusts what the system trusts
@@ -56,24 +58,26 @@ def find(
     ca_file: str | Path | None = None,
     environment: Mapping[str, str],
 ) -> Config:
-    """The credential to use; raises `UserError` that says how to give one."""
+    """Return the credential to use; raises `UserError` that says how to provide one."""
     if kubeconfig is not None:
-        return _checked(read(Path(kubeconfig)))
+        return _check(read(Path(kubeconfig)))
     url, token = url or environment.get(URL), token or environment.get(TOKEN)
     if url or token:
         if not url or not token:
             raise UserError(f"{URL} and {TOKEN} go together, and one of them is missing: {_HOW}")
         trusted = ca_file or environment.get(CA)
         ca_data = _text(Path(trusted)) if trusted else None
-        return _checked(Config(url=url, token=token, ca_data=ca_data))
-    named = environment.get(KUBECONFIG) or environment.get("KUBECONFIG", "").partition(":")[0]
-    if not named:
+        return _check(Config(url=url, token=token, ca_data=ca_data))
+    kubeconfig_path = (
+        environment.get(KUBECONFIG) or environment.get("KUBECONFIG", "").partition(":")[0]
+    )
+    if not kubeconfig_path:
         raise UserError(f"no credential: {_HOW}")
-    return _checked(read(Path(named)))
+    return _check(read(Path(kubeconfig_path)))
 
 
 def read(path: Path) -> Config:
-    """The current context of a kubeconfig that `bidplane agent` wrote."""
+    """Read the current context of a kubeconfig that `bidplane agent` wrote."""
     try:
         config = msgspec.yaml.decode(_text(path))
         context = _named(config["contexts"], config["current-context"])["context"]
@@ -92,7 +96,8 @@ def read(path: Path) -> Config:
         raise UserError(f"{path} is not a kubeconfig of an agent ({error!r}): {_HOW}") from None
 
 
-def _checked(config: Config) -> Config:
+def _check(config: Config) -> Config:
+    """Return the config; raises `UserError` if it lacks a token or a plane's address."""
     if not config.token:
         raise UserError(
             "the kubeconfig has no token, and a client certificate opens the plane but not"

@@ -2,9 +2,9 @@
 A lease that a program holds.
 
 Entering waits until the devices are won and claimed. Inside, a heartbeat keeps the lease;
-`held.notice` (and `on_notice`) say when it is to end, and by when. Leaving gives it back,
-also by an exception, Ctrl-C or cancellation. A program that dies without leaving stops its
-heartbeat, and the lease ends by itself `hold_seconds` later.
+`held.notice` (and `on_notice`) say when it will end and why. Leaving gives it back, also by an
+exception, Ctrl-C or cancellation. A program that dies without leaving stops its heartbeat, and the
+lease ends by itself `hold_seconds` later.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import BID, GPU_LEASE, RESOURCE_SLICE, Kind
 from bidplane.api.lease import Phase
-from bidplane.core.translation import host_name
+from bidplane.core.hosting.translation import host_name
 from bidplane.errors import ApiError, Gone, NotFound, Unavailable, UserError
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
 
 HOLD_SECONDS = 60
@@ -32,19 +32,22 @@ _RETRY_SECONDS = 0.5
 
 
 class Refused(UserError):
-    """The bid cannot win as it is; the message says what to change."""
+    """Raised when the bid cannot win as it is; the message says what to change."""
 
 
 class LeaseTimeout(UserError):
-    """It was not won in time; the message says why. The bid was taken back."""
+    """Raised when the lease was not won in time; the message says why. The bid is withdrawn."""
 
 
 class LeaseLost(UserError):
-    """The lease ended though nobody left it: its notice is over, or its agent is gone."""
+    """
+    Raised when the lease ended before the program left it: its notice is over, or its agent is
+    gone.
+    """
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a wait is; told when it changes."""
+class LeaseProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a wait, reported when it changes."""
 
     reason: str  # a BidReason, or Bidding, Won
     message: str
@@ -53,7 +56,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """The lease ends: save what must be saved, and leave."""
+    """The announced end of a lease: save your work, and leave."""
 
     reason: str  # Outbid | Unfunded
     reclaim_at: str  # RFC 3339
@@ -61,16 +64,18 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(TypedDict, total=False):
-    """How a lease is waited for, and kept."""
+    """The options for waiting for a lease and holding it."""
 
     timeout: float | None
     hold_seconds: int
-    on_progress: Callable[[Progress], None] | None
+    on_progress: Callable[[LeaseProgress], None] | None
     on_notice: Callable[[Notice], None] | None
     annotations: Mapping[str, str] | None
 
 
 class LeasedDevice(msgspec.Struct, frozen=True, kw_only=True):
+    """One device of a lease."""
+
     name: str
     node: str
     uuid: str  # "" where the driver gives none
@@ -78,8 +83,8 @@ class LeasedDevice(msgspec.Struct, frozen=True, kw_only=True):
     share: str = ""  # of the device, if not all of it
 
 
-class Held:
-    """What was won."""
+class HeldLease:
+    """A held lease: its devices, price and notice."""
 
     def __init__(self, bid: str, leases: Sequence[Object], devices: list[LeasedDevice]) -> None:
         self.bid = bid
@@ -102,7 +107,7 @@ class Held:
 
     @property
     def env(self) -> dict[str, str]:
-        """What a command on that node needs in its environment to use these GPUs only."""
+        """The environment with which a command on that node uses these GPUs only."""
         visible = ",".join(device.uuid or device.name for device in self.devices)
         return {
             "CUDA_VISIBLE_DEVICES": visible,
@@ -113,17 +118,17 @@ class Held:
 
 
 class AsyncLeasing:
-    """`async with client.lease(…) as held:`"""
+    """The context manager of `async with client.lease(…) as held:`."""
 
     def __init__(
         self,
-        kube: Client,
+        kube: KubeClient,
         bid: dict[str, Any],
         *,
         namespace: str,
         clock: Clock,
         timeout: float | None = None,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[LeaseProgress], None] | None = None,
         on_notice: Callable[[Notice], None] | None = None,
     ) -> None:
         self._kube = kube
@@ -136,21 +141,23 @@ class AsyncLeasing:
         self._on_notice = on_notice
         self._seconds = int(bid["metadata"]["annotations"][labels.HOLD_SECONDS])
         self._uid: str | None = None
-        self._told: tuple[str, str, str] | None = None
-        self._last = "the bid waits for its first round"
+        self._last_progress: tuple[str, str, str] | None = None
+        self._last_message = "the bid waits for its first round"
         self._state: dict[Kind, dict[str, Object]] = {BID: {}, GPU_LEASE: {}}
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._held: Held | None = None
+        self._holding: HeldLease | None = None
         self._seen_bid = False
 
-    async def __aenter__(self) -> Held:
+    async def __aenter__(self) -> HeldLease:
         try:
             async with asyncio.timeout(self._timeout):
                 return await self._win()
         except TimeoutError:
             await self._leave()
-            raise LeaseTimeout(f"not won within {self._timeout:g} s: {self._last}") from None
+            raise LeaseTimeout(
+                f"not won within {self._timeout:g} s: {self._last_message}"
+            ) from None
         except BaseException:
             await asyncio.shield(self._leave())
             raise
@@ -163,12 +170,13 @@ class AsyncLeasing:
     ) -> None:
         await asyncio.shield(self._leave())
 
-    async def _win(self) -> Held:
-        began = self._clock.now()
-        await self._insist_on_bid()
+    async def _win(self) -> HeldLease:
+        """Place the bid and wait until its leases run."""
+        started_at = self._clock.now()
+        await self._create_bid()
         for kind in (BID, GPU_LEASE):
             self._tasks.append(asyncio.create_task(self._follow(kind)))
-        self._tasks.append(asyncio.create_task(self._beat()))
+        self._tasks.append(asyncio.create_task(self._send_heartbeats()))
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -178,67 +186,70 @@ class AsyncLeasing:
                     raise LeaseLost(f"the bid {self._name} was deleted")
                 continue
             self._seen_bid = True
-            self._tell(bid, leases, began)
+            self._report_progress(bid, leases, started_at)
             if leases and all(_is_running(lease) for lease in leases):
-                self._held = Held(self._name, leases, await self._devices(leases))
-                self._note(leases)
-                return self._held
+                self._holding = HeldLease(self._name, leases, await self._devices(leases))
+                self._update_held(leases)
+                return self._holding
 
-    async def _insist_on_bid(self) -> None:
-        """As a person does: try again while the server is away."""
+    async def _create_bid(self) -> None:
+        """Create the bid, trying again while the server is unavailable."""
         while True:
             try:
-                made = await self._kube.create(BID, self._bid, self._namespace)
-                self._uid = made["metadata"]["uid"]
+                created = await self._kube.create(BID, self._bid, self._namespace)
+                self._uid = created["metadata"]["uid"]
                 return
             except Unavailable as error:
-                self._last = str(error)
+                self._last_message = str(error)
                 await self._clock.sleep(_RETRY_SECONDS)
 
     def _leases(self) -> list[Object]:
+        """The leases that the bid won; none until all parts of a gang are shown."""
         on_host = host_name(self._namespace, self._name)
-        found = [
+        leases = [
             lease
             for lease in self._state[GPU_LEASE].values()
             if lease["spec"]["bid"]["name"] == on_host
         ]
-        found.sort(key=lambda lease: lease["spec"].get("part", 0))
-        # Of a gang, all or nothing: its parts are shown one after the other.
-        whole = found[0]["spec"].get("parts", 1) if found else 0
-        return found if len(found) >= whole else []
+        leases.sort(key=lambda lease: lease["spec"].get("part", 0))
+        # A gang's parts appear one after the other: wait for all of them.
+        parts = leases[0]["spec"].get("parts", 1) if leases else 0
+        return leases if len(leases) >= parts else []
 
-    def _tell(self, bid: Object, leases: list[Object], began: float) -> None:
+    def _report_progress(self, bid: Object, leases: list[Object], started_at: float) -> None:
+        """Report a changed state of the wait; raises if the bid was refused or has ended."""
         status = bid.get("status") or {}
         phase = status.get("phase")
         if phase == BidPhase.REFUSED:
             raise Refused(status.get("message") or status.get("reason") or "the bid was refused")
         if phase == BidPhase.ENDED:
             raise LeaseLost(status.get("message") or "the lease is over")
-        said = (
+        progress = (
             status.get("reason") or "Bidding",
             status.get("message") or "the bid waits for its first round",
             status.get("priceToWin") or "",
         )
         if leases and not all((lease.get("status") or {}).get("ready", True) for lease in leases):
-            said = ("Won", "won; waiting for the GPUs' last holder to leave", "")
-        self._last = said[1]
-        if self._on_progress is not None and said != self._told:
+            progress = ("Won", "won; waiting for the GPUs' last holder to leave", "")
+        self._last_message = progress[1]
+        if self._on_progress is not None and progress != self._last_progress:
             self._on_progress(
-                Progress(
-                    reason=said[0],
-                    message=said[1],
-                    price_to_win=said[2],
-                    waited=self._clock.now() - began,
+                LeaseProgress(
+                    reason=progress[0],
+                    message=progress[1],
+                    price_to_win=progress[2],
+                    waited=self._clock.now() - started_at,
                 )
             )
-        self._told = said
+        self._last_progress = progress
 
     async def _devices(self, leases: list[Object]) -> list[LeasedDevice]:
-        found = []
+        """The devices of the leases, with the attributes of their slices."""
+        devices = []
         for lease in leases:
             name = lease["metadata"]["name"]
             attributes: dict[str, Any] = {}
-            # The slice is written beside the lease, a moment before or after it.
+            # The slice is written about when the lease is, a moment before or after.
             for _ in range(40):
                 try:
                     slices = await self._kube.get(RESOURCE_SLICE, name)
@@ -251,66 +262,68 @@ class AsyncLeasing:
                 }
                 break
             for device in lease["spec"]["devices"]:
-                known = attributes.get(device["name"]) or {}
-                found.append(
+                device_attributes = attributes.get(device["name"]) or {}
+                devices.append(
                     LeasedDevice(
                         name=device["name"],
                         node=device["node"],
-                        uuid=_string(known, "uuid"),
-                        product=_string(known, labels.PRODUCT_ATTRIBUTE),
+                        uuid=_string(device_attributes, "uuid"),
+                        product=_string(device_attributes, labels.PRODUCT_ATTRIBUTE),
                         share=device.get("share", ""),
                     )
                 )
-        return found
+        return devices
 
     async def _follow(self, kind: Kind) -> None:
-        """Keep what is known of the bid, or of its leases, until cancelled."""
+        """Track the bid, or its leases, until cancelled."""
         while True:
             with contextlib.suppress(Unavailable, Gone):
-                async for known in self._versions(kind):
-                    self._state[kind] = known
-                    if self._held is not None and kind == GPU_LEASE:
-                        self._note(self._leases())
+                async for objects in self._snapshots(kind):
+                    self._state[kind] = objects
+                    if self._holding is not None and kind == GPU_LEASE:
+                        self._update_held(self._leases())
                     self._changed.set()
             await self._clock.sleep(_RETRY_SECONDS)
 
-    async def _versions(self, kind: Kind) -> AsyncIterator[dict[str, Object]]:
+    async def _snapshots(self, kind: Kind) -> AsyncIterator[dict[str, Object]]:
+        """Yield the objects of a kind by name, after each change."""
         fields = f"metadata.name={self._name}" if kind == BID else ""
         listing = await self._kube.list(kind, self._namespace, fields=fields)
-        known = {obj["metadata"]["name"]: obj for obj in listing.items}
-        yield known
+        objects = {obj["metadata"]["name"]: obj for obj in listing.items}
+        yield objects
         async for event in self._kube.watch(
             kind, self._namespace, resource_version=listing.resource_version, fields=fields
         ):
             if event.type == "BOOKMARK":
                 continue
-            known = dict(known)
+            objects = dict(objects)
             if event.type == "DELETED":
-                known.pop(event.object["metadata"]["name"], None)
+                objects.pop(event.object["metadata"]["name"], None)
             else:
-                known[event.object["metadata"]["name"]] = event.object
-            yield known
+                objects[event.object["metadata"]["name"]] = event.object
+            yield objects
 
-    def _note(self, leases: list[Object]) -> None:
-        held = self._held
-        assert held is not None
+    def _update_held(self, leases: list[Object]) -> None:
+        """Copy price, notice and loss from the leases to the held lease."""
+        holding = self._holding
+        assert holding is not None
         if not leases or any(lease["metadata"].get("deletionTimestamp") for lease in leases):
-            held.lost = True
+            holding.lost = True
             return
         for lease in leases:
             status = lease["status"]
-            if status["phase"] == Phase.DRAINING and held.notice is None:
-                held.notice = Notice(
+            if status["phase"] == Phase.DRAINING and holding.notice is None:
+                holding.notice = Notice(
                     reason=status.get("reason", ""),
                     reclaim_at=status.get("reclaimAt", ""),
                     compensation=status.get("compensation", ""),
                 )
                 if self._on_notice is not None:
-                    self._on_notice(held.notice)
-            held.price = status.get("price") or held.price
+                    self._on_notice(holding.notice)
+            holding.price = status.get("price") or holding.price
 
-    async def _beat(self) -> None:
-        """Say that we are here, three times in a hold."""
+    async def _send_heartbeats(self) -> None:
+        """Send a heartbeat three times per hold, so that the lease continues."""
         count = 0
         while True:
             await self._clock.sleep(self._seconds / 3)
@@ -319,21 +332,23 @@ class AsyncLeasing:
             try:
                 await self._kube.patch(BID, self._name, beat, self._namespace)
             except NotFound:
-                return  # seen by whoever follows the bid
+                return  # `_follow` notices that the bid is gone
             except ApiError:
                 continue
 
     async def _leave(self) -> None:
+        """Stop all tasks and delete the bid."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        # Not made, or never answered: if it was made after all, no beat keeps it.
+        # If its creation was never answered, it ends for want of a heartbeat.
         with contextlib.suppress(ApiError):
             await self._kube.delete(BID, self._name, self._namespace, uid=self._uid)
 
 
-def fresh_name(prefix: str = "lease") -> str:
+def unique_name(prefix: str = "lease") -> str:
+    """A new name with that prefix."""
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 

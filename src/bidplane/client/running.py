@@ -1,9 +1,9 @@
 """
 One command on leased GPUs, from bid to exit code.
 
-As a pod: the plane's scheduler bids for it, what it prints is passed on, and after an
-eviction the pod that takes its place is followed. Here (`run_local`): the lease is held by
-this program and the command is its child, with the devices in its environment.
+As a pod: the plane's scheduler bids for it, its output is passed on, and after an eviction its
+successor is followed. As a child of this program (`run_local`): this program holds the lease, and
+the devices are in the child's environment.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bidplane.api.kinds import POD, POD_TEMPLATE, Object
 from bidplane.client import work
 from bidplane.client.aio import AsyncClient
 from bidplane.client.asking import Link, Price
-from bidplane.client.leasing import Notice, Progress
-from bidplane.client.work import Outcome
+from bidplane.client.leasing import LeaseProgress, Notice
+from bidplane.client.work import WorkOutcome
 from bidplane.errors import ApiError, Gone, Unavailable, UserError
 from bidplane.machinery.clock import SystemClock, parse_rfc3339
 
@@ -31,7 +31,9 @@ Say = Callable[[str], None]
 
 
 class PodRun:
-    """`say` is told what happens; `out` is given what the command prints."""
+    """
+    Runs a command in a pod: `say` gets messages about its progress, `out` the command's output.
+    """
 
     def __init__(
         self, client: AsyncClient, pod: dict[str, Any], *, say: Say, out: Callable[[bytes], None]
@@ -40,66 +42,70 @@ class PodRun:
         self._kube = client.kube
         self._pod = pod
         self._name: str = pod["metadata"]["name"]
-        self._space = client.namespace
+        self._namespace = client.namespace
         self._say, self._out = say, out
-        self._said = ""
+        self._last_message = ""
         self._uid = ""  # of the pod that runs now
         self._logs: asyncio.Task[None] | None = None
 
-    async def run(self) -> Outcome:
-        """Until the command has ended; the pod is taken away, whatever happens."""
-        await self._kube.create(POD, self._pod, self._space)
+    async def run(self) -> WorkOutcome:
+        """Wait until the command has ended; the pod is removed in every case."""
+        await self._kube.create(POD, self._pod, self._namespace)
         try:
-            return await self._until_ended()
+            return await self._wait_ended()
         finally:
             await asyncio.shield(self._remove())
 
-    async def _until_ended(self) -> Outcome:
+    async def _wait_ended(self) -> WorkOutcome:
+        """Follow the pod, and its successors, until the command has ended."""
         fields = f"metadata.name={self._name}"
         while True:
             with contextlib.suppress(Unavailable, Gone):
-                listing = await self._kube.list(POD, self._space, fields=fields)
+                listing = await self._kube.list(POD, self._namespace, fields=fields)
                 for pod in listing.items:
-                    if (ended := await self._look(pod)) is not None:
+                    if (ended := await self._handle_pod(pod)) is not None:
                         return ended
                 async for event in self._kube.watch(
-                    POD, self._space, resource_version=listing.resource_version, fields=fields
+                    POD, self._namespace, resource_version=listing.resource_version, fields=fields
                 ):
                     if event.type == "DELETED":
-                        self._tell("evicted: the pod bids again")
+                        self._report("evicted: the pod bids again")
                     elif event.type != "BOOKMARK":
-                        ended = await self._look(event.object)
+                        ended = await self._handle_pod(event.object)
                         if ended is not None:
                             return ended
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _look(self, pod: Object) -> Outcome | None:
+    async def _handle_pod(self, pod: Object) -> WorkOutcome | None:
+        """Report the pod's state; return its outcome once it has ended."""
         uid, phase = pod["metadata"]["uid"], (pod.get("status") or {}).get("phase", "Pending")
-        going = bool(pod["metadata"].get("deletionTimestamp"))
-        ended = None if going else work.outcome(pod)
+        is_deleted = bool(pod["metadata"].get("deletionTimestamp"))
+        ended = None if is_deleted else work.outcome(pod)
         if phase == "Pending":
-            reason, message = work.pending_words(pod)
+            reason, message = work.pending_reason(pod)
             if reason and reason != "Bidding":
-                self._tell(message if reason == "Won" else f"waiting: {message}")
+                self._report(message if reason == "Won" else f"waiting: {message}")
         elif uid != self._uid:
             self._uid = uid
-            self._tell(f"running on {pod['spec'].get('nodeName')}")
+            self._report(f"running on {pod['spec'].get('nodeName')}")
             self._logs = asyncio.create_task(self._follow_logs())
         notice = (pod["metadata"].get("annotations") or {}).get(labels.NOTICE)
         if notice and ended is None:
-            self._tell("notice: the GPUs are reclaimed; the pod bids again")
+            self._report("notice: the GPUs are reclaimed; the pod bids again")
         if ended is not None and self._logs is not None:
             with contextlib.suppress(TimeoutError, ApiError):
                 await asyncio.wait_for(asyncio.shield(self._logs), 10)
         return ended
 
-    def _tell(self, words: str) -> None:
-        if words != self._said:
-            self._said = words
-            self._say(words)
+    def _report(self, message: str) -> None:
+        """Pass on a message, unless it repeats the last one."""
+        if message != self._last_message:
+            self._last_message = message
+            self._say(message)
 
     async def _follow_logs(self) -> None:
-        for _ in range(20):  # a kubelet may know the pod a moment after the API does
+        """Pass on the pod's output."""
+        for _ in range(20):  # a kubelet may see the pod a moment after the API does
             with contextlib.suppress(ApiError):
                 async for chunk in self._client.logs(self._name):
                     self._out(chunk)
@@ -107,16 +113,19 @@ class PodRun:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _remove(self) -> None:
+        """Delete the pod, and its template if it is being evicted."""
         if self._logs is not None:
             self._logs.cancel()
         with contextlib.suppress(ApiError):
-            # Its likeness first, if it is being evicted: else it would come back.
-            for kept in (await self._kube.list(POD_TEMPLATE, self._space)).items:
-                notes = kept["metadata"].get("annotations") or {}
-                if notes.get(labels.POD_NAME) == self._name:
-                    await self._kube.delete(POD_TEMPLATE, kept["metadata"]["name"], self._space)
+            # The template of an evicted pod first: else the pod would be created again.
+            for template in (await self._kube.list(POD_TEMPLATE, self._namespace)).items:
+                annotations = template["metadata"].get("annotations") or {}
+                if annotations.get(labels.POD_NAME) == self._name:
+                    await self._kube.delete(
+                        POD_TEMPLATE, template["metadata"]["name"], self._namespace
+                    )
         with contextlib.suppress(ApiError):
-            await self._kube.delete(POD, self._name, self._space)
+            await self._kube.delete(POD, self._name, self._namespace)
 
 
 async def run_local(
@@ -132,15 +141,15 @@ async def run_local(
     checkpoint_command: str = "",
     env: Mapping[str, str] | None = None,
     say: Say,
-) -> Outcome:
+) -> WorkOutcome:
     """
-    The command as our child. On notice it gets SIGUSR1, or `checkpoint_command` is run beside
+    Run the command as our child. On notice it gets SIGUSR1, or `checkpoint_command` is run beside
     it; at the end of the notice it gets SIGTERM.
     """
     notices: asyncio.Queue[Notice] = asyncio.Queue()
 
-    def progress(told: Progress) -> None:
-        say(told.message if told.reason == "Won" else f"waiting: {told.message}")
+    def report_progress(progress: LeaseProgress) -> None:
+        say(progress.message if progress.reason == "Won" else f"waiting: {progress.message}")
 
     async with client.lease(
         gpus=gpus,
@@ -149,56 +158,57 @@ async def run_local(
         pool=pool,
         share=share,
         timeout=timeout,
-        on_progress=progress,
+        on_progress=report_progress,
         on_notice=notices.put_nowait,
-    ) as held:
-        say(f"leased {', '.join(d.name for d in held.devices)} on {held.node} at {held.price}")
-        surroundings = {**os.environ, **held.env, **(env or {})}
+    ) as lease:
+        say(f"leased {', '.join(d.name for d in lease.devices)} on {lease.node} at {lease.price}")
+        environment = {**os.environ, **lease.env, **(env or {})}
         try:
-            child = await asyncio.create_subprocess_exec(*command, env=surroundings)
+            child = await asyncio.create_subprocess_exec(*command, env=environment)
         except OSError as error:
             raise UserError(f"cannot run {command[0]!r}: {error.strerror}") from error
         watch = asyncio.create_task(
-            _on_notice(child, notices, checkpoint_command, surroundings, say)
+            _on_notice(child, notices, checkpoint_command, environment, say)
         )
         try:
             code = await child.wait()
         except BaseException:
-            await _end(child)
+            await _terminate(child)
             raise
         finally:
             watch.cancel()
-        if held.notice is not None and code < 0:
-            words = "ended by its notice: run it again, it goes on from its checkpoint"
-            return Outcome(code=128 - code, reason=held.notice.reason, message=words)
-        return Outcome(code=code if code >= 0 else 128 - code)
+        if lease.notice is not None and code < 0:
+            message = "ended by its reclaim notice: run it again to continue from its checkpoint"
+            return WorkOutcome(code=128 - code, reason=lease.notice.reason, message=message)
+        return WorkOutcome(code=code if code >= 0 else 128 - code)
 
 
 async def _on_notice(
     child: asyncio.subprocess.Process,
     notices: asyncio.Queue[Notice],
     checkpoint_command: str,
-    surroundings: Mapping[str, str],
+    environment: Mapping[str, str],
     say: Say,
 ) -> None:
+    """On notice, save a checkpoint; at the notice's end, terminate the child."""
     notice = await notices.get()
     say(f"notice ({notice.reason}): the GPUs are gone by {notice.reclaim_at}")
     if checkpoint_command:
-        saving = await asyncio.create_subprocess_exec(
-            *shlex.split(checkpoint_command), env={**surroundings, "PID": str(child.pid)}
+        checkpoint = await asyncio.create_subprocess_exec(
+            *shlex.split(checkpoint_command), env={**environment, "PID": str(child.pid)}
         )
-        code = await saving.wait()
+        code = await checkpoint.wait()
         say("checkpoint taken" if code == 0 else f"the checkpoint command ended with {code}")
     else:
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(signal.SIGUSR1)
-    left = parse_rfc3339(notice.reclaim_at) - SystemClock().now()
-    await asyncio.sleep(max(0.0, left - 1.0))
-    await _end(child)
+    seconds_left = parse_rfc3339(notice.reclaim_at) - SystemClock().now()
+    await asyncio.sleep(max(0.0, seconds_left - 1.0))
+    await _terminate(child)
 
 
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """SIGTERM, and SIGKILL for what does not obey."""
+async def _terminate(child: asyncio.subprocess.Process) -> None:
+    """Send SIGTERM, and SIGKILL if the child does not end."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.terminate()

@@ -1,8 +1,8 @@
 """
-`Client`: the same words without `await`.
+`Client`: `AsyncClient` without `await`.
 
-One event loop in a thread of its own does the work, so that the heartbeat of a lease goes on
-whatever the caller is busy with.
+One event loop in a thread of its own does the work, so that a lease's heartbeat continues whatever
+the caller does.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
-from bidplane.api.exchange import LeaseView, Order, Prices, Statement, Wallet
+from bidplane.api.exchange import LeaseView, Order, Prices, StatementView, Wallet
 from bidplane.api.kinds import Object
 from bidplane.client.aio import AsyncClient
-from bidplane.client.asking import Price, Quote, Wish
+from bidplane.client.asking import GpuPreferences, Price, Quote
 from bidplane.client.config import Config
-from bidplane.client.leasing import AsyncLeasing, Held, Waiting
+from bidplane.client.leasing import AsyncLeasing, HeldLease, Waiting
 
 T = TypeVar("T")
 _END = b""
 
 
-class LeaseOptions(Wish, Waiting, total=False):
-    """What `lease` may be told."""
+class LeaseOptions(GpuPreferences, Waiting, total=False):
+    """The optional arguments of `lease`."""
 
 
 class Client:
-    """See `AsyncClient`. Close it, or use it in a `with`."""
+    """The blocking form of `AsyncClient`. Close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Client:
         try:
             self._inner = self.do(make())
         except BaseException:
-            self._end()
+            self._stop_loop()
             raise
 
     def __repr__(self) -> str:
@@ -79,7 +79,7 @@ class Client:
     def close(self) -> None:
         if self._thread.is_alive():
             self.do(self._inner.close())
-            self._end()
+            self._stop_loop()
 
     def prices(self) -> Prices:
         return self.do(self._inner.prices())
@@ -90,7 +90,7 @@ class Client:
     def wallet(self) -> Wallet:
         return self.do(self._inner.wallet())
 
-    def statement(self) -> Statement:
+    def statement(self) -> StatementView:
         return self.do(self._inner.statement())
 
     def leases(self) -> list[LeaseView]:
@@ -102,8 +102,11 @@ class Client:
     def bids(self) -> list[Object]:
         return self.do(self._inner.bids())
 
-    def bid(self, *, gpus: int, max_price: Price, **wish: Unpack[Wish]) -> Object:
-        """As `AsyncClient.bid`: link, pool, share, selector, deadline, name."""
+    def bid(self, *, gpus: int, max_price: Price, **wish: Unpack[GpuPreferences]) -> Object:
+        """
+        Place a standing bid: see `AsyncClient.bid` for link, pool, share, selector, deadline,
+        name.
+        """
         return self.do(self._inner.bid(gpus=gpus, max_price=max_price, **wish))
 
     def withdraw(self, bid: str) -> None:
@@ -112,62 +115,65 @@ class Client:
     def release(self, lease: str) -> None:
         self.do(self._inner.release(lease))
 
-    def lease(self, *, max_price: Price, gpus: int = 1, **more: Unpack[LeaseOptions]) -> Leasing:
+    def lease(self, *, max_price: Price, gpus: int = 1, **options: Unpack[LeaseOptions]) -> Leasing:
         """
-        As `AsyncClient.lease`, for a `with`: link, pool, share, selector, deadline, name; timeout,
-        hold_seconds, on_progress, on_notice, annotations. The callbacks run in the client's thread.
+        Hold GPUs for the length of a `with`: see `AsyncClient.lease` for link, pool, share,
+        selector, deadline, name, timeout, hold_seconds, on_progress, on_notice, annotations. The
+        callbacks run in the client's thread.
         """
 
         async def make() -> AsyncLeasing:
-            return self._inner.lease(gpus=gpus, max_price=max_price, **more)
+            return self._inner.lease(gpus=gpus, max_price=max_price, **options)
 
         return Leasing(self, self.do(make()))
 
     def logs(self, pod: str) -> Iterator[bytes]:
         lines = self._inner.logs(pod)
 
-        async def more() -> bytes:
+        async def next_chunk() -> bytes:
             async for chunk in lines:
                 return chunk
             return _END
 
-        while chunk := self.do(more()):
+        while chunk := self.do(next_chunk()):
             yield chunk
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Have `work` done; Ctrl-C cancels it, and waits until it has cleaned up."""
+        """
+        Run `work` in the client's loop; Ctrl-C cancels it, and waits until it has cleaned up.
+        """
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
             if not future.done():
                 future.cancel()
-                asyncio.run_coroutine_threadsafe(self._drained(), self._loop).result()
+                asyncio.run_coroutine_threadsafe(self._wait_for_cancelled(), self._loop).result()
             raise
 
-    async def _drained(self) -> None:
-        """What was cancelled gives its leases back first."""
-        others = [
+    async def _wait_for_cancelled(self) -> None:
+        """Wait until cancelled tasks have given their leases back."""
+        cancelled = [
             task for task in asyncio.all_tasks() if task is not asyncio.current_task()
             and task.cancelling()
         ]  # fmt: skip
-        if others:
-            await asyncio.wait(others, timeout=10)
+        if cancelled:
+            await asyncio.wait(cancelled, timeout=10)
 
-    def _end(self) -> None:
+    def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
 
 class Leasing:
-    """`with client.lease(…) as held:`"""
+    """The context manager of `with client.lease(…) as held:`."""
 
     def __init__(self, client: Client, inner: AsyncLeasing) -> None:
         self._client = client
         self._inner = inner
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> HeldLease:
         return self._client.do(self._inner.__aenter__())
 
     def __exit__(

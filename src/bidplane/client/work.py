@@ -1,4 +1,4 @@
-"""Work as ordinary manifests: a pod for `bidplane run`, a Job for work with an end. Pure."""
+"""Manifests for work: a pod for `bidplane run`, a Job for work with an end. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CONTAINER = "main"
 IMAGE = "local"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class WorkOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The exit code of a command, and why it ended."""
+
     code: int
     reason: str = ""
     message: str = ""
@@ -34,6 +36,7 @@ def pod(
     checkpoint_command: str = "",
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
+    """The manifest of a pod that runs `command` on `gpus` GPUs."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -58,8 +61,8 @@ def job(
     notes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """
-    Ends after `seconds`, waiting included; being outbid counts for nothing. `notes` are
-    annotations of the Job itself.
+    The manifest of a Job that ends after `seconds`, waiting included; evictions do not count as
+    failures. `notes` are annotations of the Job itself.
     """
     if seconds < 1:
         raise UserError(f"seconds must be 1 or more, not {seconds}")
@@ -87,19 +90,21 @@ def job(
 
 
 def _annotations(
-    max_price: Price, pool: str, checkpoint: str, more: Mapping[str, str] | None
+    max_price: Price, pool: str, checkpoint: str, extra: Mapping[str, str] | None
 ) -> dict[str, str]:
-    named = {
+    """The annotations of the pod."""
+    options = {
         labels.MAX_PRICE: price_text(max_price),
         labels.POOL: pool,
         labels.CHECKPOINT_COMMAND: checkpoint,
     }
-    return {**{key: value for key, value in named.items() if value}, **(more or {})}
+    return {**{key: value for key, value in options.items() if value}, **(extra or {})}
 
 
 def _spec(
     command: Sequence[str], gpus: int, image: str, env: Mapping[str, str] | None
 ) -> dict[str, Any]:
+    """The pod's spec."""
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
     container: dict[str, Any] = {
@@ -114,21 +119,24 @@ def _spec(
     return {"restartPolicy": "Never", "containers": [container]}
 
 
-def outcome(pod: Object) -> Outcome | None:
-    """How the pod ended; None while it has not."""
+def outcome(pod: Object) -> WorkOutcome | None:
+    """The outcome of the pod, or None while it has not ended."""
     status = pod.get("status") or {}
     if status.get("phase") not in ("Succeeded", "Failed"):
         return None
-    said = {"reason": status.get("reason", ""), "message": status.get("message", "")}
+    details = {"reason": status.get("reason", ""), "message": status.get("message", "")}
     for container in status.get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated")
-        if ended is not None:
-            return Outcome(code=ended.get("exitCode", 1), **said)
-    return Outcome(code=0 if status["phase"] == "Succeeded" else 1, **said)
+        terminated = (container.get("state") or {}).get("terminated")
+        if terminated is not None:
+            return WorkOutcome(code=terminated.get("exitCode", 1), **details)
+    return WorkOutcome(code=0 if status["phase"] == "Succeeded" else 1, **details)
 
 
-def pending_words(pod: Object) -> tuple[str, str]:
-    """Why it waits: reason and message; empty when it does not, or nothing is known yet."""
+def pending_reason(pod: Object) -> tuple[str, str]:
+    """
+    The reason and message for which the pod waits; empty when it does not wait, or none is known
+    yet.
+    """
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition.get("status") == "False":
             return condition.get("reason", ""), condition.get("message", "")

@@ -11,11 +11,13 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import msgspec
+
 from bidplane.api import labels
-from bidplane.api.agent import host_namespace
+from bidplane.api.agent import PlaneLimits, host_namespace
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NAMESPACE, POD, Kind
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.informer import Informer
 from bidplane.machinery.planes import PlaneCaches, PlaneDriver
@@ -24,8 +26,13 @@ _LOOK_AGAIN_SECONDS = 0.2  # while pods and leases of a deleted agent drain
 
 
 class AgentController:
+    """
+    Creates the namespace and the plane of each Agent, and removes them in order when it is
+    deleted.
+    """
+
     def __init__(
-        self, host: Client, agents: Informer, driver: PlaneDriver, planes: PlaneCaches
+        self, host: KubeClient, agents: Informer, driver: PlaneDriver, planes: PlaneCaches
     ) -> None:
         self._host = host
         self._agents = agents
@@ -38,47 +45,54 @@ class AgentController:
         self.controller.add(agent["metadata"]["name"])
 
     async def reconcile(self, name: str) -> float | None:
+        """Set up or tear down one agent; return the delay until the next run, or None."""
         agent = self._agents.get(None, name)
         if agent is None:
             return None
         if agent["metadata"].get("deletionTimestamp"):
-            return await self._end(agent)
-        await self._begin(agent)
+            return await self._tear_down(agent)
+        await self._set_up(agent)
         return None
 
-    async def _begin(self, agent: Object) -> None:
+    async def _set_up(self, agent: Object) -> None:
+        """Create the agent's host namespace and plane, and report both in its status."""
         name = agent["metadata"]["name"]
-        # The finalizer first: what is made below must be found again when the Agent goes.
-        await self._keep(agent)
+        # The finalizer comes first, so that a deleted Agent always cleans up what follows.
+        await self._add_finalizer(agent)
         await self._ensure_namespace(name)
-        plane = await self._driver.ensure(name, agent["metadata"]["uid"])
+        limits = msgspec.convert(agent["spec"].get("limits") or {}, PlaneLimits)
+        plane = await self._driver.ensure(name, agent["metadata"]["uid"], limits)
         self._planes.open(name)
         phase = "Suspended" if agent["spec"].get("suspended") else "Ready"
-        await self._say(agent, {"phase": phase, "plane": plane.url})
+        await self._update_status(agent, {"phase": phase, "plane": plane.url})
 
-    async def _end(self, agent: Object) -> float | None:
+    async def _tear_down(self, agent: Object) -> float | None:
+        """
+        Remove the agent's plane, then its host objects, then the finalizer. Return the delay until
+        the next attempt, or None when done.
+        """
         name = agent["metadata"]["name"]
         if labels.PLANE_FINALIZER not in (agent["metadata"].get("finalizers") or ()):
             return None
-        await self._say(agent, {"phase": "Deleting"})
+        await self._update_status(agent, {"phase": "Deleting"})
         await self._planes.close(name)
         await self._driver.delete(name)
         namespace = host_namespace(name)
-        left = await self._delete_all(BID, namespace) + await self._delete_all(POD, namespace)
-        if not left:
-            # Only now: a released lease's devices may be sold at once.
-            left = await self._delete_all(GPU_LEASE, namespace)
-        waits = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
-        if left or waits:
+        remaining = await self._delete_all(BID, namespace) + await self._delete_all(POD, namespace)
+        if not remaining:
+            # Only after the pods are gone: a released lease's devices may be sold at once.
+            remaining = await self._delete_all(GPU_LEASE, namespace)
+        has_wallet = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
+        if remaining or has_wallet:
             return _LOOK_AGAIN_SECONDS
-        # Waited for: another Agent may take the name, and would find it half gone.
-        if await self._end_namespace(namespace):
+        # Wait for the namespace: a new Agent may take the name, and needs a clean one.
+        if await self._delete_namespace(namespace):
             return _LOOK_AGAIN_SECONDS
-        await self._let_go(name)
+        await self._remove_finalizer(name)
         return None
 
-    async def _end_namespace(self, name: str) -> bool:
-        """Ask for its end; whether it is still there."""
+    async def _delete_namespace(self, name: str) -> bool:
+        """Request the namespace's deletion; return True while it still exists."""
         try:
             namespace = await self._host.get(NAMESPACE, name)
             if not namespace["metadata"].get("deletionTimestamp"):
@@ -87,7 +101,8 @@ class AgentController:
             return False
         return True
 
-    async def _keep(self, agent: Object) -> None:
+    async def _add_finalizer(self, agent: Object) -> None:
+        """Add our finalizer to the Agent, unless it has it."""
         metadata = agent["metadata"]
         finalizers = list(metadata.get("finalizers") or ())
         if labels.PLANE_FINALIZER not in finalizers:
@@ -102,18 +117,25 @@ class AgentController:
                 },
             )
 
-    async def _let_go(self, name: str) -> None:
+    async def _remove_finalizer(self, name: str) -> None:
         # Read again: the exchange has removed its own finalizer from the same list.
+        """Remove our finalizer, so that the Agent can be deleted."""
         agent = await self._host.get(AGENT, name)
         metadata = agent["metadata"]
-        left = [f for f in metadata.get("finalizers") or () if f != labels.PLANE_FINALIZER]
+        finalizers = [f for f in metadata.get("finalizers") or () if f != labels.PLANE_FINALIZER]
         await self._host.patch(
             AGENT,
             name,
-            {"metadata": {"finalizers": left, "resourceVersion": metadata["resourceVersion"]}},
+            {
+                "metadata": {
+                    "finalizers": finalizers,
+                    "resourceVersion": metadata["resourceVersion"],
+                }
+            },
         )
 
     async def _ensure_namespace(self, name: str) -> None:
+        """Create the agent's host namespace, unless it exists."""
         namespace = {
             "apiVersion": "v1",
             "kind": "Namespace",
@@ -123,7 +145,7 @@ class AgentController:
             await self._host.create(NAMESPACE, namespace)
 
     async def _delete_all(self, kind: Kind, namespace: str) -> int:
-        """Ask for the end of every object; returns how many are still there."""
+        """Request the deletion of every object of a kind; return how many still exist."""
         listing = await self._host.list(kind, namespace)
         for obj in listing.items:
             if not obj["metadata"].get("deletionTimestamp"):
@@ -131,9 +153,10 @@ class AgentController:
                     await self._host.delete(kind, obj["metadata"]["name"], namespace)
         return len(listing.items)
 
-    async def _say(self, agent: Object, status: dict[str, Any]) -> None:
-        known = agent.get("status") or {}
-        if any(known.get(key) != value for key, value in status.items()):
+    async def _update_status(self, agent: Object, status: dict[str, Any]) -> None:
+        """Write these status fields, unless they are already set."""
+        current = agent.get("status") or {}
+        if any(current.get(key) != value for key, value in status.items()):
             await self._host.patch(
                 AGENT, agent["metadata"]["name"], {"status": status}, subresource="status"
             )

@@ -1,10 +1,11 @@
 """
-What a plane's pods name, on the host: there before a pod, true while it lives, gone after.
+Copies on the host of what a plane's pods refer to: made before a pod starts, kept up to date while
+it lives, removed after.
 
-Config maps and secrets follow their originals; an account's tokens are made by its own plane
-and renewed in time; a volume claim stays for as long as its original does. Nothing is asked of
-the host for what was carried and has not changed. What is known is forgotten with the process,
-and found again on the host at the first look.
+Config maps and secrets follow their originals; a service account's tokens are issued by its own
+plane and renewed in time; a volume claim stays for as long as its original does. An unchanged copy
+costs no request to the host. The record of copies is lost with the process, and read from the host
+again at the first look.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Kind
-from bidplane.core import references, translation
-from bidplane.core.references import Reference, TokenWish
+from bidplane.core.hosting import references, translation
+from bidplane.core.hosting.references import Reference, TokenWish
 from bidplane.core.scheduling import phase_of
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.machinery.planes import PlaneCache
 
-LOOK_SECONDS = 10.0  # between two looks at what pods name; a kubelet takes up to a minute
+LOOK_SECONDS = 10.0  # between two refreshes of an agent's copies; a kubelet takes up to a minute
 _RENEW_AT = 0.8  # of a token's life, as the kubelet does
 _FINISHED = ("Succeeded", "Failed")
 
@@ -35,236 +36,278 @@ Name = tuple[Kind, str]  # on the host
 
 
 class Missing(NotFound):
-    """A pod cannot start without this."""
+    """Raised for a config map or secret without which a pod cannot start."""
 
 
 class _Token(msgspec.Struct, frozen=True):
+    """A token, and when to renew it."""
+
     text: str
     renew_at: float
 
 
-class _Known(msgspec.Struct):
-    """Of one agent, what is on the host."""
+class _AgentCopies(msgspec.Struct):
+    """The copies and tokens of one agent on the host."""
 
-    carried: dict[Name, tuple[str, str]] = {}  # the original's uid and version
+    versions: dict[Name, tuple[str, str]] = {}  # the original's uid and version
     tokens: dict[tuple[str, str], dict[TokenWish, _Token]] = {}  # by namespace and account
-    looked: bool = False  # at what was left there before
-    turn: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
+    found_existing: bool = False  # at what was left there before
+    lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
 class Copies:
-    def __init__(self, host: Client, *, clock: Clock) -> None:
+    """Makes, refreshes and removes the host's copies of what an agent's pods refer to."""
+
+    def __init__(self, host: KubeClient, *, clock: Clock) -> None:
         self._host = host
         self._clock = clock
-        self._agents: dict[str, _Known] = {}
+        self._agents: dict[str, _AgentCopies] = {}
 
     async def ensure(self, plane: PlaneCache, pod: Object) -> None:
-        """All that a pod names is on the host; raises `Missing`."""
-        known = self._agents.setdefault(plane.name, _Known())
-        # One at a time for an agent: what is removed must not be what another counts on.
-        async with known.turn:
+        """
+        Copy everything that a pod refers to onto the host; raise `Missing` if a required original
+        does not exist.
+        """
+        copies = self._agents.setdefault(plane.name, _AgentCopies())
+        # One at a time for an agent, so that no copy is removed while another pod needs it.
+        async with copies.lock:
             namespace = pod["metadata"]["namespace"]
-            named = references.references(pod)
-            # At once, so that they are one commit: an agent's first pod waits for all of them.
-            found, *_ = await asyncio.gather(
-                asyncio.gather(*(self._carry(plane, known, namespace, one) for one in named)),
-                self._carry_tokens(plane, known, [pod]),
+            named_references = references.references(pod)
+            # Together, so that they are one commit: an agent's first pod waits for all of them.
+            copied, *_ = await asyncio.gather(
+                asyncio.gather(
+                    *(
+                        self._copy(plane, copies, namespace, reference)
+                        for reference in named_references
+                    )
+                ),
+                self._copy_tokens(plane, copies, [pod]),
             )
-            for one, there in zip(named, found, strict=True):
-                if one.required and not there:
-                    raise Missing(f'{one.kind.kind.lower()} "{one.name}" not found')
+            for reference, is_copied in zip(named_references, copied, strict=True):
+                if reference.required and not is_copied:
+                    raise Missing(f'{reference.kind.kind.lower()} "{reference.name}" not found')
             for claim in _claims(plane, pod):
-                await self._carry_claim(plane, known, claim)
+                await self._copy_claim(plane, copies, claim)
 
-    async def look(self, plane: PlaneCache) -> float | None:
-        """Make copies true, and remove those nobody needs; seconds until the next look."""
-        known = self._agents.setdefault(plane.name, _Known())
-        async with known.turn:
-            if not known.looked:
-                await self._find(plane, known)
-                known.looked = True
+    async def refresh(self, plane: PlaneCache) -> float | None:
+        """
+        Refresh the agent's copies and remove those that no pod needs; return the seconds until the
+        next refresh.
+        """
+        copies = self._agents.setdefault(plane.name, _AgentCopies())
+        async with copies.lock:
+            if not copies.found_existing:
+                await self._find_copies(plane, copies)
+                copies.found_existing = True
             live = [pod for pod in plane[POD].items() if _is_live(pod)]
-            needed = {_on_host(VOLUME_CLAIM, claim) for claim in plane[VOLUME_CLAIM].items()}
-            for namespace, one in _distinct(live):
-                # One that is gone is gone here too: what runs keeps what it was given.
-                if await self._carry(plane, known, namespace, one):
-                    needed.add((one.kind, translation.host_name(namespace, one.name)))
+            needed = {_host_key(VOLUME_CLAIM, claim) for claim in plane[VOLUME_CLAIM].items()}
+            for namespace, reference in _distinct_references(live):
+                # A copy without an original is removed; running containers keep their files.
+                if await self._copy(plane, copies, namespace, reference):
+                    needed.add((reference.kind, translation.host_name(namespace, reference.name)))
             for pod in live:
                 if references.token_wishes(pod):
-                    account = _tokens(pod["metadata"]["namespace"], references.account(pod))
+                    account = _tokens_name(pod["metadata"]["namespace"], references.account(pod))
                     needed.add((SECRET, account))
-            await self._carry_tokens(plane, known, live)
-            await self._tell_claims(plane, known)
-            await self._remove(plane, known, needed)
+            await self._copy_tokens(plane, copies, live)
+            await self._report_claims(plane, copies)
+            await self._remove_unneeded(plane, copies, needed)
         return LOOK_SECONDS if live else None
 
     def forget(self, agent: str) -> None:
+        """Drop the record of an agent's copies."""
         self._agents.pop(agent, None)
 
-    async def _find(self, plane: PlaneCache, known: _Known) -> None:
-        """What an earlier process carried, in whatever state: it is looked at once more."""
+    async def _find_copies(self, plane: PlaneCache, copies: _AgentCopies) -> None:
+        """
+        Record the copies that an earlier process made, as outdated, so that each is checked once.
+        """
         for kind in (CONFIG_MAP, SECRET, VOLUME_CLAIM):
-            marked = f"{labels.COPY}=true"
-            there = await self._host.list(kind, host_namespace(plane.name), labels=marked)
-            for copy in there.items:
-                known.carried.setdefault((kind, copy["metadata"]["name"]), ("", ""))
+            selector = f"{labels.COPY}=true"
+            listing = await self._host.list(kind, host_namespace(plane.name), labels=selector)
+            for copy in listing.items:
+                copies.versions.setdefault((kind, copy["metadata"]["name"]), ("", ""))
 
     # Config maps and secrets.
 
-    async def _carry(
-        self, plane: PlaneCache, known: _Known, namespace: str, one: Reference
+    async def _copy(
+        self, plane: PlaneCache, copies: _AgentCopies, namespace: str, reference: Reference
     ) -> bool:
-        """Whether there is an original."""
-        key = (one.kind, translation.host_name(namespace, one.name))
+        """
+        Copy a config map or secret if it changed; return False if the plane has none of that name.
+        """
+        key = (reference.kind, translation.host_name(namespace, reference.name))
         try:
-            original = await plane.client.get(one.kind, one.name, namespace)
+            original = await plane.client.get(reference.kind, reference.name, namespace)
         except NotFound:
             return False
         metadata = original["metadata"]
         version = (metadata["uid"], metadata["resourceVersion"])
-        if known.carried.get(key) != version:
-            await self._write(one.kind, translation.host_config(plane.name, original))
-            known.carried[key] = version
+        if copies.versions.get(key) != version:
+            await self._write(reference.kind, translation.host_config(plane.name, original))
+            copies.versions[key] = version
         return True
 
-    async def _write(self, kind: Kind, wanted: dict[str, Any]) -> None:
-        name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+    async def _write(self, kind: Kind, copy: dict[str, Any]) -> None:
+        """Create or update a config map or secret on the host."""
+        name, namespace = copy["metadata"]["name"], copy["metadata"]["namespace"]
         try:
-            await self._host.create(kind, wanted, namespace)
+            await self._host.create(kind, copy, namespace)
             return
         except AlreadyExists:
-            there = await self._host.get(kind, name, namespace)
-        if there.get("immutable") or there.get("type") != wanted.get("type", there.get("type")):
-            # What may not be changed was made anew by its author, and is so here.
+            existing = await self._host.get(kind, name, namespace)
+        if existing.get("immutable") or existing.get("type") != copy.get(
+            "type", existing.get("type")
+        ):
+            # An immutable object was recreated by its author, so recreate the copy.
             with suppress(NotFound):
-                await self._host.delete(kind, name, namespace, uid=there["metadata"]["uid"])
-            await self._host.create(kind, wanted, namespace)
-        elif any(there.get(key) != wanted.get(key) for key in ("data", "binaryData", "immutable")):
-            # The whole object: a key that its author took out must go here too.
-            version = there["metadata"]["resourceVersion"]
-            fresh = {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
-            await self._host.replace(kind, fresh)
+                await self._host.delete(kind, name, namespace, uid=existing["metadata"]["uid"])
+            await self._host.create(kind, copy, namespace)
+        elif any(existing.get(key) != copy.get(key) for key in ("data", "binaryData", "immutable")):
+            # Replace the whole object: keys that the author removed must go here too.
+            version = existing["metadata"]["resourceVersion"]
+            update = {**copy, "metadata": {**copy["metadata"], "resourceVersion": version}}
+            await self._host.replace(kind, update)
 
     # Tokens.
 
-    async def _carry_tokens(self, plane: PlaneCache, known: _Known, pods: Iterable[Object]) -> None:
-        wanted: dict[tuple[str, str], set[TokenWish]] = {}
+    async def _copy_tokens(
+        self, plane: PlaneCache, copies: _AgentCopies, pods: Iterable[Object]
+    ) -> None:
+        """Write the tokens that these pods ask for, renewed before they expire."""
+        wishes_by_account: dict[tuple[str, str], set[TokenWish]] = {}
         for pod in pods:
             if wishes := references.token_wishes(pod):
-                whose = (pod["metadata"]["namespace"], references.account(pod))
-                wanted.setdefault(whose, set()).update(wishes)
+                owner = (pod["metadata"]["namespace"], references.account(pod))
+                wishes_by_account.setdefault(owner, set()).update(wishes)
         now = self._clock.now()
-        for (namespace, account), asked in wanted.items():
-            held = known.tokens.setdefault((namespace, account), {})
-            due = [w for w in asked if w not in held or held[w].renew_at <= now]
+        for (namespace, account), wishes_of_account in wishes_by_account.items():
+            tokens_by_wish = copies.tokens.setdefault((namespace, account), {})
+            due = [
+                w
+                for w in wishes_of_account
+                if w not in tokens_by_wish or tokens_by_wish[w].renew_at <= now
+            ]
             if not due:
                 continue
-            for one in sorted(due, key=lambda one: one.key):
+            for wish in sorted(due, key=lambda wish: wish.key):
                 try:
-                    held[one] = await self._token(plane, namespace, account, one)
+                    tokens_by_wish[wish] = await self._token(plane, namespace, account, wish)
                 except NotFound:
-                    continue  # the account is gone: what it could do, it can no longer
-            tokens = {one.key: token.text for one, token in held.items()}
+                    continue  # the account is gone, so its pods get no new token
+            tokens = {wish.key: token.text for wish, token in tokens_by_wish.items()}
             copy = translation.host_tokens(plane.name, namespace, account, tokens)
             await self._write(SECRET, copy)
-            known.carried[SECRET, copy["metadata"]["name"]] = ("", "")
+            copies.versions[SECRET, copy["metadata"]["name"]] = ("", "")
 
     async def _token(
-        self, plane: PlaneCache, namespace: str, account: str, asked: TokenWish
+        self, plane: PlaneCache, namespace: str, account: str, wish: TokenWish
     ) -> _Token:
-        audiences = [asked.audience] if asked.audience else []
+        """Request a token from the agent's plane."""
+        audiences = [wish.audience] if wish.audience else []
         request = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
-            "spec": {"audiences": audiences, "expirationSeconds": asked.seconds},
+            "spec": {"audiences": audiences, "expirationSeconds": wish.seconds},
         }
         answer = await plane.client.request_token(namespace, account, request)
         now = self._clock.now()
-        until = parse_rfc3339(answer["status"]["expirationTimestamp"])
-        return _Token(answer["status"]["token"], now + _RENEW_AT * (until - now))
+        expires_at = parse_rfc3339(answer["status"]["expirationTimestamp"])
+        return _Token(answer["status"]["token"], now + _RENEW_AT * (expires_at - now))
 
     # Volume claims.
 
-    async def _carry_claim(self, plane: PlaneCache, known: _Known, claim: Object) -> None:
-        wanted = translation.host_volume_claim(plane.name, claim)
-        name, namespace = wanted["metadata"]["name"], wanted["metadata"]["namespace"]
+    async def _copy_claim(self, plane: PlaneCache, copies: _AgentCopies, claim: Object) -> None:
+        """Create the host's copy of a volume claim, unless it exists."""
+        copy = translation.host_volume_claim(plane.name, claim)
+        name, namespace = copy["metadata"]["name"], copy["metadata"]["namespace"]
         key = (VOLUME_CLAIM, name)
         uid = claim["metadata"]["uid"]
-        if known.carried.get(key) == (uid, ""):
+        if copies.versions.get(key) == (uid, ""):
             return
         try:
-            await self._host.create(VOLUME_CLAIM, wanted, namespace)
+            await self._host.create(VOLUME_CLAIM, copy, namespace)
         except AlreadyExists:
-            there = await self._host.get(VOLUME_CLAIM, name, namespace)
-            if there["metadata"]["annotations"].get(labels.PLANE_UID) != uid:
-                # Another one of the same name: its data are not the new one's.
-                await self._host.delete(VOLUME_CLAIM, name, namespace, uid=there["metadata"]["uid"])
-                raise  # and so look again
-        known.carried[key] = (uid, "")
+            existing = await self._host.get(VOLUME_CLAIM, name, namespace)
+            if existing["metadata"]["annotations"].get(labels.PLANE_UID) != uid:
+                # The copy of an earlier claim of this name: its data are not the new claim's.
+                await self._host.delete(
+                    VOLUME_CLAIM, name, namespace, uid=existing["metadata"]["uid"]
+                )
+                raise  # the controller tries again once it is gone
+        copies.versions[key] = (uid, "")
 
-    async def _tell_claims(self, plane: PlaneCache, known: _Known) -> None:
-        """What became of claims goes back."""
+    async def _report_claims(self, plane: PlaneCache, copies: _AgentCopies) -> None:
+        """Copy the status of the host's volume claims to their originals in the plane."""
         for claim in plane[VOLUME_CLAIM].items():
-            if _on_host(VOLUME_CLAIM, claim) in known.carried:
-                await self._tell_claim(plane, claim)
+            if _host_key(VOLUME_CLAIM, claim) in copies.versions:
+                await self._report_claim(plane, claim)
 
-    async def _tell_claim(self, plane: PlaneCache, claim: Object) -> None:
+    async def _report_claim(self, plane: PlaneCache, claim: Object) -> None:
+        """Copy one host volume claim's status to its original."""
         namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
         with suppress(NotFound):
             copy = await self._host.get(
                 VOLUME_CLAIM, translation.host_name(namespace, name), host_namespace(plane.name)
             )
-            shown = ("phase", "capacity", "accessModes")
-            said = {k: v for k, v in (copy.get("status") or {}).items() if k in shown}
-            before = claim.get("status") or {}
-            if any(before.get(key) != value for key, value in said.items()):
+            fields = ("phase", "capacity", "accessModes")
+            status = {k: v for k, v in (copy.get("status") or {}).items() if k in fields}
+            current = claim.get("status") or {}
+            if any(current.get(key) != value for key, value in status.items()):
                 await plane.client.patch(
-                    VOLUME_CLAIM, name, {"status": said}, namespace, subresource="status"
+                    VOLUME_CLAIM, name, {"status": status}, namespace, subresource="status"
                 )
 
-    # What nobody names.
+    # Copies that no pod needs.
 
-    async def _remove(self, plane: PlaneCache, known: _Known, needed: set[Name]) -> None:
+    async def _remove_unneeded(
+        self, plane: PlaneCache, copies: _AgentCopies, needed: set[Name]
+    ) -> None:
+        """Delete the copies that no pod needs."""
         namespace = host_namespace(plane.name)
-        for kind, name in [key for key in known.carried if key not in needed]:
+        for kind, name in [key for key in copies.versions if key not in needed]:
             with suppress(NotFound):
                 await self._host.delete(kind, name, namespace)
-            del known.carried[kind, name]
-        known.tokens = {
-            key: held for key, held in known.tokens.items() if (SECRET, _tokens(*key)) in needed
+            del copies.versions[kind, name]
+        copies.tokens = {
+            key: tokens
+            for key, tokens in copies.tokens.items()
+            if (SECRET, _tokens_name(*key)) in needed
         }
 
 
-def _distinct(pods: Iterable[Object]) -> list[tuple[str, Reference]]:
-    """What pods name, each once: an agent's pods name much the same."""
-    found = {
-        (pod["metadata"]["namespace"], one.kind, one.name): one
+def _distinct_references(pods: Iterable[Object]) -> list[tuple[str, Reference]]:
+    """The references of all pods, each once: an agent's pods mostly refer to the same objects."""
+    distinct = {
+        (pod["metadata"]["namespace"], reference.kind, reference.name): reference
         for pod in pods
-        for one in references.references(pod)
+        for reference in references.references(pod)
     }
-    return [(namespace, one) for (namespace, _, _), one in found.items()]
+    return [(namespace, reference) for (namespace, _, _), reference in distinct.items()]
 
 
-def _on_host(kind: Kind, obj: Object) -> Name:
+def _host_key(kind: Kind, obj: Object) -> Name:
+    """The kind and host name of an object's copy."""
     metadata = obj["metadata"]
     return kind, translation.host_name(metadata["namespace"], metadata["name"])
 
 
-def _tokens(namespace: str, account: str) -> str:
+def _tokens_name(namespace: str, account: str) -> str:
     return translation.tokens_name(namespace, account)
 
 
 def _claims(plane: PlaneCache, pod: Object) -> list[Object]:
     """The volume claims of a pod that its plane has."""
     namespace = pod["metadata"]["namespace"]
-    found = (plane[VOLUME_CLAIM].get(namespace, one) for one in references.volume_claims(pod))
-    return [claim for claim in found if claim is not None]
+    claims = (plane[VOLUME_CLAIM].get(namespace, name) for name in references.volume_claims(pod))
+    return [claim for claim in claims if claim is not None]
 
 
-def claims_here(plane: PlaneCache, pod: Object) -> list[str]:
+def volume_claim_names(plane: PlaneCache, pod: Object) -> list[str]:
+    """The names of the pod's volume claims that exist in its plane."""
     return [claim["metadata"]["name"] for claim in _claims(plane, pod)]
 
 
 def _is_live(pod: Object) -> bool:
-    """Whether the host has it, or is about to."""
+    """Return True for a pod that runs on the host, or is about to."""
     return bool(pod["spec"].get("nodeName")) and phase_of(pod) not in _FINISHED

@@ -5,27 +5,32 @@ from __future__ import annotations
 from contextlib import suppress
 
 from bidplane.api.kinds import POD
-from bidplane.core import hostpods
+from bidplane.core.hosting import hostpods
 from bidplane.errors import NotFound
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 
 
-async def carry(host: Client, pod: Object, copy: Object, *, api: str) -> None:
-    """What is there already stays as it is: nobody may change or remove one."""
-    there = list(copy["spec"].get("ephemeralContainers") or ())
-    known = {container["name"] for container in there}
-    fresh = [
+async def copy_ephemeral_containers(
+    host: KubeClient, pod: Object, copy: Object, *, api: str
+) -> None:
+    """
+    Add the pod's new ephemeral containers to its host pod; existing ones can neither change nor
+    go.
+    """
+    existing = list(copy["spec"].get("ephemeralContainers") or ())
+    existing_names = {container["name"] for container in existing}
+    added = [
         container
         for container in hostpods.ephemeral_containers(pod, api)
-        if container["name"] not in known
+        if container["name"] not in existing_names
     ]
-    if fresh:
+    if added:
         metadata = copy["metadata"]
         with suppress(NotFound):
             await host.patch(
                 POD,
                 metadata["name"],
-                {"spec": {"ephemeralContainers": [*there, *fresh]}},
+                {"spec": {"ephemeralContainers": [*existing, *added]}},
                 metadata["namespace"],
                 subresource="ephemeralcontainers",
             )

@@ -1,10 +1,10 @@
 """
-Leases are nodes: carries each GPULease on the host into its agent's plane.
+The lease controller: shows each of the host's GPULeases in its agent's plane as a node.
 
-While a lease is held, the plane has its mirror, and once its devices are free, a Node
-and a ResourceSlice. A notice is a taint, a condition and an Event, and evicts the pods
-with the time that is left. Deleting the mirror asks for release; the host's lease is
-deleted only when no pod uses the devices. When the host's lease is gone, so is all of it.
+While a lease is held, the plane has its mirror, and once its devices are free, a Node and a
+ResourceSlice. A reclaim notice is a taint, a condition and an Event, and evicts the pods with the
+time that is left. Deleting the mirror requests release; the host's lease is deleted only when no
+pod uses the devices. When the host's lease is gone, all its objects in the plane go too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from contextlib import suppress
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
-from bidplane.api.lease import Phase
-from bidplane.controllers.beside import Beside, Missed
-from bidplane.core import beside, leasenodes, notice, requeue
+from bidplane.api.lease import LINK_DEGRADED, Phase
+from bidplane.controllers.beside import CompanionDeviceClaims, DevicesTaken
+from bidplane.controllers.claiming import mark_links
+from bidplane.core.devices import companions, links
+from bidplane.core.devices.migdevices import is_whole_gpu
+from bidplane.core.hosting.translation import host_name, lease_label, origin
+from bidplane.core.leases import nodes, notice, requeue
+from bidplane.core.nodes.offers import host_node_of
 from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
-from bidplane.core.translation import host_name, lease_label, origin
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
@@ -31,20 +35,29 @@ Key = tuple[str, str]  # agent, lease
 
 
 class LeaseController:
+    """Mirrors GPULeases into planes, gives their pods notice, and returns their devices."""
+
     def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
         self._host = host
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-lease", clock=clock)
         self._by_lease = Index(host[POD], lease_label)
-        self._beside = Beside(host, clock=clock)
-        # Nodes of which it is known that they have their slice. Forgotten by a restart, which
-        # then looks once more.
+        self._leases_on = Index(host[GPU_LEASE], lambda lease: lease["spec"]["node"])
+        self._slices_of = Index(
+            host[RESOURCE_SLICE], lambda slice_: slice_["spec"].get("nodeName", "")
+        )
+        self._companions = CompanionDeviceClaims(host, clock=clock)
+        # The uids of the nodes whose ResourceSlice exists. Empty after a restart, which then
+        # creates each slice again and is told that it exists.
         self._sliced: set[str] = set()
+        self._links: dict[str, links.Links] = {}  # by node uid: the links that its slice shows
+        self._rooms: dict[str, object] = {}  # by host node: the CPU and memory that leases share
         self.controller: Controller[Key] = Controller("lease", self.reconcile, workers=WORKERS)
         host[GPU_LEASE].on_change(self._host_changed)
         host[POD].on_change(self._host_pod_changed)
         host[NODE].on_change(self._host_node_changed)
+        host[RESOURCE_SLICE].on_change(self._host_slice_changed)
         planes.on_change(GPU_LEASE, self._mirror_changed)
         planes.on_change(NODE, self._mirror_changed)
         planes.on_change(POD, self._pod_changed)
@@ -54,21 +67,28 @@ class LeaseController:
         self.controller.add((lease["spec"]["agent"], lease["metadata"]["name"]))
 
     def _host_pod_changed(self, event: EventType, pod: Object) -> None:
-        marks = pod["metadata"].get("labels") or {}
-        # A checkpoint that was taken is waited for, too.
-        told = labels.CHECKPOINT in (pod["metadata"].get("annotations") or {})
+        pod_labels = pod["metadata"].get("labels") or {}
+        # An eviction also waits for the annotation that reports a checkpoint.
+        has_checkpoint = labels.CHECKPOINT in (pod["metadata"].get("annotations") or {})
         if (
-            (event == "DELETED" or is_deleted(pod) or told)
-            and labels.LEASE in marks
-            and labels.AGENT in marks
+            (event == "DELETED" or is_deleted(pod) or has_checkpoint)
+            and labels.LEASE in pod_labels
+            and labels.AGENT in pod_labels
         ):
-            self.controller.add((marks[labels.AGENT], marks[labels.LEASE]))
+            self.controller.add((pod_labels[labels.AGENT], pod_labels[labels.LEASE]))
 
     def _host_node_changed(self, event: EventType, node: Object) -> None:
-        if event == "DELETED":
+        name = node["metadata"]["name"]
+        room = None if event == "DELETED" else nodes.machine_room(node)
+        if self._rooms.get(name) != room:
+            self._rooms[name] = room
             for lease in self._host[GPU_LEASE].items():
-                if lease["spec"]["node"] == node["metadata"]["name"]:
+                if lease["spec"]["node"] == name:
                     self._host_changed("MODIFIED", lease)
+
+    def _host_slice_changed(self, event: EventType, slice_: Object) -> None:
+        for lease in self._leases_on[slice_["spec"].get("nodeName", "")]:
+            self._host_changed("MODIFIED", lease)
 
     def _mirror_changed(self, plane: str, event: EventType, obj: Object) -> None:
         self.controller.add((plane, obj["metadata"]["name"]))
@@ -84,10 +104,11 @@ class LeaseController:
                 self.controller.add((plane, lease["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> float | None:
+        """Bring the plane's view of one lease up to date; return the delay until the next run."""
         agent, name = key
         plane = self._planes.get(agent)
-        if plane is None:
-            return None
+        if plane is None or host_node_of(name):
+            return None  # an offered host node, not a lease
         lease = self._host[GPU_LEASE].get(host_namespace(agent), name)
         mirror = next((m for m in plane[GPU_LEASE].items() if m["metadata"]["name"] == name), None)
         if lease is None or (lease.get("status") or {}).get("phase") == Phase.RELEASED:
@@ -107,13 +128,14 @@ class LeaseController:
         return None
 
     async def _show(self, plane: PlaneCache, lease: Object, mirror: Object | None) -> None:
+        """Create or update the lease's mirror, and once its devices are free, its node."""
         name = lease["metadata"]["name"]
         if mirror is None:
             with suppress(AlreadyExists):
                 mirror = await plane.client.create(
                     GPU_LEASE,
                     {
-                        **leasenodes.mirror(lease, self._namespace(lease)),
+                        **nodes.mirror(lease, self._namespace(lease)),
                         "status": lease["status"],
                     },
                     self._namespace(lease),
@@ -130,63 +152,123 @@ class LeaseController:
         if not lease["status"].get("ready", True):
             return
         node = plane[NODE].get(None, name)
-        shown = node is not None and node["metadata"]["uid"] in self._sliced
-        held = None if shown else await self._beside.hold(lease)
-        if isinstance(held, Missed):
+        is_shown = node is not None and node["metadata"]["uid"] in self._sliced
+        claim = None if is_shown else await self._companions.ensure_claim(lease)
+        if isinstance(claim, DevicesTaken):
             await self._recorder.record(
-                plane.client, mirror or lease, "DeviceTaken", held.message, type="Warning"
+                plane.client, mirror or lease, "DeviceTaken", claim.message, type="Warning"
             )
         else:
-            await self._show_node(plane, lease, held)
+            await self._show_node(plane, lease, claim)
 
-    async def _show_node(self, plane: PlaneCache, lease: Object, held: Object | None) -> None:
+    async def _show_node(self, plane: PlaneCache, lease: Object, claim: Object | None) -> None:
+        """
+        Create or update the Node and ResourceSlices of a lease; `claim` holds its companion
+        devices.
+        """
         name = lease["metadata"]["name"]
         client = plane.client
         node = plane[NODE].get(None, name)
-        status = leasenodes.node_status(lease, now=rfc3339(self._clock.now()))
+        host_node = self._host[NODE].get(None, lease["spec"]["node"])
+        devices = nodes.devices_shown(lease, self._slices_of[lease["spec"]["node"]])
+        before, now = links.read(node) if node is not None else {}, links.links_of(devices)
+        problems = links.problems(before, now)
+        status = nodes.node_status(
+            lease,
+            host_node,
+            self._gpus_of(lease),
+            degraded=problems,
+            now=rfc3339(self._clock.now()),
+        )
         if node is None:
-            host_node = self._host[NODE].get(None, lease["spec"]["node"])
             with suppress(AlreadyExists):
                 node = await client.create(
-                    NODE, {**leasenodes.node(lease, host_node), "status": status}
+                    NODE, {**nodes.node(lease, host_node, devices), "status": status}
                 )
         if node is None:
             return
         if node["metadata"]["uid"] not in self._sliced:
-            # The node owns its slice, so that one without the other is never left behind.
+            # The node owns its slices, so that they are deleted with it.
             with suppress(AlreadyExists):
                 host_slices = self._host[RESOURCE_SLICE].items()
-                for slice_ in beside.slices(lease, held, host_slices, node) if held else ():
+                for slice_ in companions.slices(lease, claim, host_slices, node) if claim else ():
                     with suppress(AlreadyExists):
                         await client.create(RESOURCE_SLICE, slice_)
-                await client.create(
-                    RESOURCE_SLICE, leasenodes.resource_slice(lease, host_slices, node)
-                )
+                await client.create(RESOURCE_SLICE, nodes.resource_slice(lease, host_slices, node))
+                self._links[node["metadata"]["uid"]] = now
             self._sliced.add(node["metadata"]["uid"])
-        taints = leasenodes.taints(lease)
+        # A missing device shows no links: the exchange reports missing devices.
+        if self._links.get(node["metadata"]["uid"]) != now and len(now) == len(devices):
+            await self._show_links(plane, lease, node, problems)
+            self._links[node["metadata"]["uid"]] = now
+        taints = nodes.taints(lease)
         if (node["spec"].get("taints") or []) != taints:
             node = await client.patch(NODE, name, {"spec": {"taints": taints or None}})
-        if _conditions(status) != _conditions(node.get("status") or {}):
+        current = node.get("status") or {}
+        if _conditions(status) != _conditions(current) or status["capacity"] != current.get(
+            "capacity"
+        ):
             await client.patch(NODE, name, {"status": status}, subresource="status")
             if lease["status"]["phase"] == Phase.DRAINING:
                 await self._recorder.record(
                     client, node, "ReclaimNotice", notice.words(lease), type="Warning"
                 )
 
+    async def _show_links(
+        self, plane: PlaneCache, lease: Object, node: Object, problems: list[str]
+    ) -> None:
+        """
+        Update the devices in the plane's slice, and report changed links to the lease's node and
+        pods.
+        """
+        name = lease["metadata"]["name"]
+        slices = self._slices_of[lease["spec"]["node"]]
+        spec = nodes.resource_slice(lease, slices, node)["spec"]
+        current = (await plane.client.get(RESOURCE_SLICE, name))["spec"]
+        if links.differ(current, spec):
+            pool = {**current["pool"], "generation": current["pool"]["generation"] + 1}
+            change = {"spec": {"devices": spec["devices"], "pool": pool}}
+            await plane.client.patch(RESOURCE_SLICE, name, change)
+        changed = await mark_links(self._host.client, lease, problems, now=self._clock.now())
+        if changed:
+            reason = LINK_DEGRADED if problems else "LinkRestored"
+            message = "; ".join(problems) or "the links of its devices are restored"
+            for about in (node, *self._live_pods(plane, lease)):
+                await self._recorder.record(
+                    plane.client, about, reason, message, type="Warning" if problems else "Normal"
+                )
+
+    def _gpus_of(self, lease: Object) -> int:
+        """Return how many whole GPUs the lease's machine has, leased or not."""
+        driver = lease["spec"]["devices"][0]["driver"]
+        return sum(
+            is_whole_gpu(device)
+            for slice_ in self._slices_of[lease["spec"]["node"]]
+            if slice_["spec"]["driver"] == driver
+            for device in slice_["spec"].get("devices") or ()
+        )
+
     def _namespace(self, lease: Object) -> str:
+        """The plane's namespace in which the lease's mirror is."""
+        if namespace := lease["spec"].get("planeNamespace"):
+            return str(namespace)
+        # An earlier version did not store the namespace: read it from the bid while that exists.
         reference = lease["spec"]["bid"]
         bid = self._host[BID].get(reference["namespace"], reference["name"])
-        came_from = origin(bid) if bid is not None else None
-        return came_from[0] if came_from else "default"
+        plane_pod = origin(bid) if bid is not None else None
+        return plane_pod[0] if plane_pod else "default"
 
     async def _node_lost(self, plane: PlaneCache, lease: Object) -> None:
-        """No kubelet is left to end anything: what ran there is gone, and bids again."""
+        """
+        Delete the pods and the lease of a host node that is gone: no kubelet is left to end them.
+        The pods bid again.
+        """
         name = lease["metadata"]["name"]
-        # Said of the plane's pods first: once the host's are gone, theirs are lost without a word.
-        words = f"the node {lease['spec']['node']} is gone, and what ran on it"
+        # The plane's pods first: once the host's are gone, theirs would be removed unexplained.
+        message = f"node {lease['spec']['node']} is gone, with all that ran on it"
         for pod in self._live_pods(plane, lease):
             if not is_deleted(pod):
-                await self._take_leave(plane, pod, "NodeLost", words)
+                await self._announce_eviction(plane, pod, "NodeLost", message)
         for pod in self._live_host_pods(lease):
             await _delete_pod(self._host.client, pod, 0)
         for pod in self._live_pods(plane, lease):
@@ -198,87 +280,93 @@ class LeaseController:
 
     async def _follow_evictions(self, plane: PlaneCache, lease: Object) -> None:
         """
-        What its owner takes off the node (`kubectl drain`) leaves the plane, too, with the grace
-        it was given, and bids again for another place.
+        Evict from the plane each pod that the node's owner evicts on the host (`kubectl drain`),
+        with the same grace; the pod bids again for another node.
         """
-        going = {
+        evicted = {
             (pod["metadata"].get("annotations") or {}).get(labels.PLANE_UID): pod
             for pod in self._live_host_pods(lease)
             if is_deleted(pod)
         }
         for pod in self._live_pods(plane, lease):
-            there = going.get(pod["metadata"]["uid"])
-            if there is None or is_deleted(pod):
+            host_pod = evicted.get(pod["metadata"]["uid"])
+            if host_pod is None or is_deleted(pod):
                 continue
-            words = f"the owner of node {lease['spec']['node']} takes it off that node"
-            await self._take_leave(plane, pod, "EvictedFromNode", words)
-            left = parse_rfc3339(there["metadata"]["deletionTimestamp"]) - self._clock.now()
-            await _delete_pod(plane.client, pod, max(1, int(left)))
+            message = f"the owner of node {lease['spec']['node']} evicted the pod"
+            await self._announce_eviction(plane, pod, "EvictedFromNode", message)
+            seconds = parse_rfc3339(host_pod["metadata"]["deletionTimestamp"]) - self._clock.now()
+            await _delete_pod(plane.client, pod, max(1, int(seconds)))
             await self._release_gang(plane, lease)
 
-    async def _take_leave(self, plane: PlaneCache, pod: Object, reason: str, words: str) -> None:
-        """Before a pod goes by nobody's fault in its plane: it is told why, and comes back."""
-        await self._recorder.record(plane.client, pod, reason, words, type="Warning")
-        await self._mark(plane, pod, words)
-        await self._keep_likeness(plane, pod)
+    async def _announce_eviction(
+        self, plane: PlaneCache, pod: Object, reason: str, message: str
+    ) -> None:
+        """
+        Record why a pod is evicted, and save a bare pod's template so that it is created again.
+        """
+        await self._recorder.record(plane.client, pod, reason, message, type="Warning")
+        await self._add_disruption_condition(plane, pod, message)
+        await self._save_template(plane, pod)
 
     async def _release(self, plane: PlaneCache, lease: Object, mirror: Object) -> float | None:
-        """The mirror was deleted: end what runs, then give the devices back."""
+        """Evict the pods of a lease whose mirror was deleted, then give its devices back."""
         await self._release_gang(plane, lease)
         agent = self._host[AGENT].get(None, plane.name)
         suspended = agent is not None and bool(agent["spec"].get("suspended"))
-        asked = parse_rfc3339(mirror["metadata"]["deletionTimestamp"])
+        requested_at = parse_rfc3339(mirror["metadata"]["deletionTimestamp"])
         reason = "Suspended" if suspended else "Released"
-        wait = await self._evict(plane, lease, reason, asked=asked)
+        wait = await self._evict(plane, lease, reason, requested_at=requested_at)
         if wait is not None:
             return wait
         in_use = self._live_pods(plane, lease) or self._live_host_pods(lease)
         if in_use or is_deleted(lease):
             return None
         name, namespace = lease["metadata"]["name"], lease["metadata"]["namespace"]
-        # Asked of the host itself: given back, the devices may be sold at once, and a cache
-        # may not have heard yet of a pod that was only just made.
-        there = await self._host.client.list(POD, namespace, labels=f"{labels.LEASE}={name}")
-        if not any(_uses_devices(pod) for pod in there.items):
+        # Read from the host, not the cache, which may lack a new pod: once given back, the
+        # devices may be sold at once.
+        listing = await self._host.client.list(POD, namespace, labels=f"{labels.LEASE}={name}")
+        if not any(_uses_devices(pod) for pod in listing.items):
             with suppress(NotFound):
                 await self._host.client.delete(GPU_LEASE, name, namespace)
         return None
 
     async def _release_gang(self, plane: PlaneCache, lease: Object) -> None:
-        """A gang ends as it began, together: who lets go of one block lets go of all."""
+        """Release the other leases of the same bid: the blocks of a gang end together."""
         if lease["spec"].get("parts", 1) == 1:
             return
         for other in plane[GPU_LEASE].items():
-            same = other["spec"]["bid"]["uid"] == lease["spec"]["bid"]["uid"]
-            if same and not is_deleted(other):
+            is_same_gang = other["spec"]["bid"]["uid"] == lease["spec"]["bid"]["uid"]
+            if is_same_gang and not is_deleted(other):
                 metadata = other["metadata"]
                 with suppress(NotFound):
                     await plane.client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
 
     async def _evict(
-        self, plane: PlaneCache, lease: Object, reason: str, *, asked: float | None = None
+        self, plane: PlaneCache, lease: Object, reason: str, *, requested_at: float | None = None
     ) -> float | None:
         """
-        End what runs on the lease; seconds after which to look again, if a pod still saves.
-        `asked`: when its agent or its owner wanted that.
+        Evict the lease's pods. Return the seconds after which to look again if a pod still writes
+        a checkpoint.
+
+        `requested_at`: when the agent or the node's owner requested the end.
         """
         waits: list[float] = []
         for pod in self._live_pods(plane, lease):
             if not is_deleted(pod):
-                told = lease
-                if asked is not None:
-                    until = rfc3339(asked + notice.RELEASE_SECONDS)
-                    told = notice.of_release(
-                        lease, pod, reason=reason, asked=rfc3339(asked), until=until
+                noticed = lease
+                if requested_at is not None:
+                    until = rfc3339(requested_at + notice.RELEASE_SECONDS)
+                    noticed = notice.of_release(
+                        lease, pod, reason=reason, asked=rfc3339(requested_at), until=until
                     )
-                wait = await self._give_notice(plane, told, pod, reason)
+                wait = await self._give_notice(plane, noticed, pod, reason)
                 if wait > 0:
                     waits.append(wait)
                     continue
-                await self._keep_likeness(plane, pod)
+                await self._save_template(plane, pod)
             elif not self._outlasts(pod, lease):
                 continue
-            # Looked at again: what ended by itself meanwhile keeps its end to show.
+            # Read again: a pod that ended by itself meanwhile keeps its final status.
             latest = plane[POD].get(pod["metadata"]["namespace"], pod["metadata"]["name"])
             if latest is None or not is_live_on(latest, lease["metadata"]["name"]):
                 continue
@@ -292,15 +380,19 @@ class LeaseController:
     async def _give_notice(
         self, plane: PlaneCache, lease: Object, pod: Object, reason: str
     ) -> float:
-        """Tell the pod; seconds for which it may still take its checkpoint."""
+        """
+        Announce the eviction to the pod; return the seconds that it still has for its checkpoint.
+        """
         message = notice.words(lease)
         await self._recorder.record(plane.client, pod, reason, message, type="Warning")
-        await self._mark(plane, pod, message)
+        await self._add_disruption_condition(plane, pod, message)
         if not notice.is_given(lease):
             return 0.0
-        metadata, said = pod["metadata"], notice.annotation(lease)
-        if (metadata.get("annotations") or {}).get(labels.NOTICE) != said:
-            note = {"metadata": {"uid": metadata["uid"], "annotations": {labels.NOTICE: said}}}
+        metadata, annotation = pod["metadata"], notice.annotation(lease)
+        if (metadata.get("annotations") or {}).get(labels.NOTICE) != annotation:
+            note = {
+                "metadata": {"uid": metadata["uid"], "annotations": {labels.NOTICE: annotation}}
+            }
             with suppress(NotFound):
                 await plane.client.patch(POD, metadata["name"], note, metadata["namespace"])
         status = lease["status"]
@@ -314,8 +406,8 @@ class LeaseController:
             end=parse_rfc3339(status["reclaimAt"]),
         )
 
-    async def _mark(self, plane: PlaneCache, pod: Object, message: str) -> None:
-        """DisruptionTarget: a Job does not count such a pod as failed."""
+    async def _add_disruption_condition(self, plane: PlaneCache, pod: Object, message: str) -> None:
+        """Set the condition DisruptionTarget: a Job does not count such a pod as failed."""
         conditions = list((pod.get("status") or {}).get("conditions") or ())
         if any(condition["type"] == "DisruptionTarget" for condition in conditions):
             return
@@ -330,8 +422,10 @@ class LeaseController:
                 subresource="status",
             )
 
-    async def _keep_likeness(self, plane: PlaneCache, pod: Object) -> None:
-        """Nobody else would bring a bare pod back: kept before it goes."""
+    async def _save_template(self, plane: PlaneCache, pod: Object) -> None:
+        """
+        Save a bare pod as a PodTemplate before it goes: no other controller would create it again.
+        """
         if requeue.is_bare(pod):
             with suppress(AlreadyExists):
                 await plane.client.create(
@@ -339,17 +433,20 @@ class LeaseController:
                 )
 
     def _outlasts(self, pod: Object, lease: Object) -> bool:
-        """Whether a pod that is being deleted may take longer than the lease's notice."""
+        """Return True if a pod that is being deleted may take longer than the lease's notice."""
         metadata = pod["metadata"]
-        asked = metadata.get("deletionGracePeriodSeconds", 0)
+        grace = metadata.get("deletionGracePeriodSeconds", 0)
         reclaim_at = lease["status"].get("reclaimAt")
         return bool(
             reclaim_at
             and parse_rfc3339(metadata["deletionTimestamp"]) > parse_rfc3339(reclaim_at)
-            and asked > self._grace(lease, pod)
+            and grace > self._grace(lease, pod)
         )
 
     def _grace(self, lease: Object, pod: Object) -> int:
+        """
+        The seconds that a pod has to end: what is left of the notice, else its own grace period.
+        """
         reclaim_at = lease["status"].get("reclaimAt")
         if reclaim_at:
             return max(1, int(parse_rfc3339(reclaim_at) - self._clock.now()))
@@ -357,24 +454,27 @@ class LeaseController:
         return grace
 
     def _live_pods(self, plane: PlaneCache, lease: Object) -> list[Object]:
+        """The plane's pods that run on the lease."""
         name = lease["metadata"]["name"]
         return [pod for pod in plane[POD].items() if is_live_on(pod, name)]
 
     def _live_host_pods(self, lease: Object) -> list[Object]:
-        """What really uses the devices, though its original may have been deleted by force."""
+        """The host pods that use the devices, even if their originals were deleted by force."""
         return [pod for pod in self._by_lease[lease["metadata"]["name"]] if _uses_devices(pod)]
 
     async def _remove(self, plane: PlaneCache, name: str, mirror: Object | None) -> None:
+        """Remove a lease from the plane: its pods, node and mirror."""
         client = plane.client
         # A pod cannot outlive its node; on the host it is already gone. It may also have
         # been bound while the lease was ending: then it never ran, and bids again.
         for pod in plane[POD].items():
             if is_live_on(pod, name):
                 if not is_deleted(pod):
-                    await self._keep_likeness(plane, pod)
+                    await self._save_template(plane, pod)
                 await _delete_pod(client, pod, 0)
         if (node := plane[NODE].get(None, name)) is not None:
             self._sliced.discard(node["metadata"]["uid"])
+            self._links.pop(node["metadata"]["uid"], None)
             with suppress(NotFound):
                 await client.delete(NODE, name)
         if mirror is not None:
@@ -388,10 +488,12 @@ class LeaseController:
 
 
 def _uses_devices(host_pod: Object) -> bool:
+    """Return True for a host pod that has not finished."""
     return phase_of(host_pod) not in ("Succeeded", "Failed")
 
 
-async def _delete_pod(client: Client, pod: Object, grace: int) -> None:
+async def _delete_pod(client: KubeClient, pod: Object, grace: int) -> None:
+    """Delete the pod with that grace, unless it is gone."""
     metadata = pod["metadata"]
     with suppress(NotFound):
         await client.delete(
@@ -403,12 +505,16 @@ async def _delete_pod(client: Client, pod: Object, grace: int) -> None:
         )
 
 
-def _is_news(shown: Object, status: Object) -> bool:
-    """That a lease is claimed is told with what follows from it: that it is active."""
-    if shown.get("phase") != Phase.PENDING or status["phase"] != Phase.PENDING:
-        return shown != status
-    return any(shown.get(key) != status.get(key) for key in {*shown, *status} - {"conditions"})
+def _is_news(current: Object, status: Object) -> bool:
+    """
+    Return True if the mirror's status must be written. That a pending lease is claimed is written
+    together with the change to Active that follows.
+    """
+    if current.get("phase") != Phase.PENDING or status["phase"] != Phase.PENDING:
+        return current != status
+    return any(current.get(key) != status.get(key) for key in {*current, *status} - {"conditions"})
 
 
 def _conditions(status: Object) -> list[tuple[str, str, str]]:
+    """The parts of the conditions that matter for a comparison."""
     return [(c["type"], c["status"], c.get("message", "")) for c in status.get("conditions") or ()]

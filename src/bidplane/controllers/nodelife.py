@@ -1,11 +1,11 @@
-"""Nodes whose heartbeat stopped, and their pods: see `core/nodelife`."""
+"""Marks nodes whose heartbeat stopped, and evicts their pods: see `core/nodes/heartbeats`."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 
 from bidplane.api.kinds import LEASE, NODE, POD
-from bidplane.core import nodelife
+from bidplane.core.nodes import heartbeats
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.clock import Clock, rfc3339
@@ -14,11 +14,11 @@ from bidplane.machinery.events import Recorder
 from bidplane.machinery.planes import PlaneCache
 
 KINDS = (NODE, LEASE, POD)
-_SPACE = "kube-node-lease"
+_LEASE_NAMESPACE = "kube-node-lease"
 
 
 class NodeLifeController:
-    """For a host that is a plane of ours: a cluster has its own."""
+    """The node lifecycle controller of a host that is our own plane: a cluster has its own."""
 
     def __init__(self, host: PlaneCache, *, clock: Clock) -> None:
         self._host = host
@@ -31,7 +31,7 @@ class NodeLifeController:
 
     def _changed(self, event: EventType, obj: Object) -> None:
         metadata = obj["metadata"]
-        if metadata.get("namespace", _SPACE) == _SPACE:
+        if metadata.get("namespace", _LEASE_NAMESPACE) == _LEASE_NAMESPACE:
             self.controller.add(metadata["name"])
 
     def _pod_changed(self, event: EventType, pod: Object) -> None:
@@ -40,12 +40,16 @@ class NodeLifeController:
             self.controller.add(node["metadata"]["name"])
 
     async def reconcile(self, name: str) -> float | None:
+        """
+        Update one node's readiness and taints, and evict its pods; return the delay until the next
+        run.
+        """
         node = self._host[NODE].get(None, name)
-        lease = self._host[LEASE].get(_SPACE, name)
+        lease = self._host[LEASE].get(_LEASE_NAMESPACE, name)
         if node is None or lease is None:
             return None
         now = self._clock.now()
-        verdict = nodelife.judge(node, lease, now=now, stamp=rfc3339(now))
+        verdict = heartbeats.judge(node, lease, now=now, stamp=rfc3339(now))
         with suppress(NotFound):
             if verdict.conditions is not None:
                 await self._host.client.patch(
@@ -66,19 +70,22 @@ class NodeLifeController:
                 )
         times = [verdict.look_again]
         for pod in self._host[POD].items():
-            if pod["spec"].get("nodeName") == name and not _over(pod):
-                await self._mark(pod, node)
-                leaves = nodelife.leaves_at(pod, node)
-                if leaves is not None and leaves <= now:
+            if pod["spec"].get("nodeName") == name and not _is_over(pod):
+                await self._mark_not_ready(pod, node)
+                evict_at = heartbeats.leaves_at(pod, node)
+                if evict_at is not None and evict_at <= now:
                     await self._evict(pod)
-                elif leaves is not None:
-                    times.append(leaves)
+                elif evict_at is not None:
+                    times.append(evict_at)
         return max(min(times) - now, 0.05)
 
-    async def _mark(self, pod: Object, node: Object) -> None:
-        """Nobody can say that it is ready: its Services stop sending it requests."""
+    async def _mark_not_ready(self, pod: Object, node: Object) -> None:
+        """
+        Set Ready to False on a pod of an unreachable node, so that Services stop sending it
+        requests.
+        """
         taints = (node.get("spec") or {}).get("taints") or ()
-        if not any(taint["key"] == nodelife.UNREACHABLE for taint in taints):
+        if not any(taint["key"] == heartbeats.UNREACHABLE for taint in taints):
             return
         conditions = (pod.get("status") or {}).get("conditions") or ()
         stamp = rfc3339(self._clock.now())
@@ -101,6 +108,7 @@ class NodeLifeController:
             )
 
     async def _evict(self, pod: Object) -> None:
+        """Delete a pod, with an Event."""
         metadata = pod["metadata"]
         await self._recorder.record(
             self._host.client,
@@ -114,7 +122,8 @@ class NodeLifeController:
             )
 
 
-def _over(pod: Object) -> bool:
+def _is_over(pod: Object) -> bool:
+    """Return True for a pod that is being deleted or has finished."""
     return bool(pod["metadata"].get("deletionTimestamp")) or (pod.get("status") or {}).get(
         "phase"
     ) in ("Succeeded", "Failed")

@@ -1,67 +1,79 @@
-"""The claim on the host that pins what a pod has of a lease: the exchange has placed it."""
+"""
+The claim on the host for the devices of a lease that a pod uses, as the exchange placed them.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from bidplane.api.kinds import RESOURCE_CLAIM, RESOURCE_SLICE
-from bidplane.core import beside, binding, claiming, parts, translation
+from bidplane.core.devices import bindingconditions, migdevices
+from bidplane.core.devices import companions as beside
+from bidplane.core.hosting import translation
+from bidplane.core.scheduling import podclaims
 from bidplane.errors import AlreadyExists
 from bidplane.kube.client import Object
 from bidplane.machinery.planes import PlaneCache
 
 
-class Pinned(NamedTuple):
-    claim: Object  # for GPUs, allocated, as the host has it
-    beside: str  # the name of the claim for what the pod has beside them; "" if it has nothing
+class PinnedClaims(NamedTuple):
+    """The host's claims that a pod uses."""
+
+    claim: Object  # the host's allocated claim for GPUs
+    beside: str  # the name of the claim for companion devices; "" if the pod has none
 
 
 async def pin(
     host: PlaneCache, plane: PlaneCache, lease: Object, pod: Object, *, now: float
-) -> Pinned:
-    """What a pod has. What was allocated so before stays since then."""
+) -> PinnedClaims:
+    """
+    Write the host claim for the pod's devices and return it; an unchanged allocation keeps its
+    time.
+    """
     metadata = pod["metadata"]
-    own = others = ""
+    claim_name = companion_claim = ""
     if pod["spec"].get("resourceClaims"):
         claims = [
             await plane.client.get(
-                RESOURCE_CLAIM, claiming.claim_name(pod, reference), metadata["namespace"]
+                RESOURCE_CLAIM, podclaims.claim_name(pod, reference), metadata["namespace"]
             )
             for reference in pod["spec"]["resourceClaims"]
         ]
         driver = lease["spec"]["devices"][0]["driver"]
-        if claiming.has_others(claims, driver):
-            others = beside.claim_name(lease["metadata"]["name"])
-        lease = translation.some_of(lease, claiming.devices_of(claims, driver))
-        own = translation.host_name(metadata["namespace"], metadata["name"])
-        if len(claims) == 1 and not claiming.is_all_its_own(pod):
-            # Pods that share a claim share it there, too: no device is given out twice.
-            own = f"{lease['metadata']['name']}-{claims[0]['metadata']['uid']}"
+        if podclaims.has_others(claims, driver):
+            companion_claim = beside.claim_name(lease["metadata"]["name"])
+        lease = translation.some_of(lease, podclaims.devices_of(claims, driver))
+        claim_name = translation.host_name(metadata["namespace"], metadata["name"])
+        if len(claims) == 1 and not podclaims.is_all_its_own(pod):
+            # Pods that share a claim in the plane share one on the host.
+            claim_name = f"{lease['metadata']['name']}-{claims[0]['metadata']['uid']}"
     slices = host[RESOURCE_SLICE].items()
-    # A MIG instance is a device of its own there, which its node makes.
-    lease = parts.on_host(lease, slices)
-    asked = binding.asked_of(lease["spec"]["devices"], slices)
-    claim, status = translation.host_claim(plane.name, lease, own, asked=asked)
-    status["allocation"] = binding.stamped(status["allocation"], now=now)
-    return Pinned(await _written(host, claim, status), others)
+    # On the host a MIG instance is a separate device, which its node creates.
+    lease = migdevices.on_host(lease, slices)
+    conditions = bindingconditions.asked_of(lease["spec"]["devices"], slices)
+    claim, status = translation.host_claim(plane.name, lease, claim_name, asked=conditions)
+    status["allocation"] = bindingconditions.stamped(status["allocation"], now=now)
+    return PinnedClaims(await _write_claim(host, claim, status), companion_claim)
 
 
-async def _written(host: PlaneCache, claim: Object, status: Object) -> Object:
+async def _write_claim(host: PlaneCache, claim: Object, status: Object) -> Object:
+    """Create the allocated claim, or update its allocation if that differs."""
     name, namespace = claim["metadata"]["name"], claim["metadata"]["namespace"]
     try:
-        made = await host.client.create(
+        created = await host.client.create(
             RESOURCE_CLAIM, {**claim, "status": status}, namespace, with_status=True
         )
-        if made.get("status") == status:
-            return made
+        if created.get("status") == status:
+            return created
     except AlreadyExists:
-        known = await host.client.get(RESOURCE_CLAIM, name, namespace)
-        if _devices(known.get("status") or {}) == _devices(status):
-            return known
+        existing = await host.client.get(RESOURCE_CLAIM, name, namespace)
+        if _devices(existing.get("status") or {}) == _devices(status):
+            return existing
     return await host.client.patch(
         RESOURCE_CLAIM, name, {"status": status}, namespace, subresource="status"
     )
 
 
 def _devices(status: Object) -> object:
+    """The allocated devices in a claim's status."""
     return ((status.get("allocation") or {}).get("devices") or {}).get("results")

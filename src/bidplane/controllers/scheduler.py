@@ -1,21 +1,21 @@
 """
-Every agent's scheduler: one reconciler, keyed by plane.
+The scheduler of every agent: one reconciler, keyed by plane.
 
-Reads the plane's caches, lets `core/scheduling` decide, carries the plan out. Nothing is
-remembered between two looks.
+Reads the plane's caches, lets `core/scheduling` decide, and carries the plan out. Keeps no state
+between two passes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import DEFAULT_MAX_PRICE, Strategy
+from bidplane.api.agent import Strategy
 from bidplane.api.kinds import (
     BID,
     DEVICE_CLASS,
@@ -30,21 +30,29 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.money import parse_credits
-from bidplane.core import pending, scheduling
-from bidplane.core.claiming import ADMIN_LABEL, AllocateClaim, Devices, MakeClaim, ReleaseClaim
+from bidplane.api.pool import PoolSpec, list_price
+from bidplane.core import scheduling
+from bidplane.core.bidding import pending
 from bidplane.core.scheduling import (
     BindPod,
     CreateBid,
     DeleteBid,
     Explain,
     Operation,
+    PlaneSnapshot,
     PriceBid,
     ReleaseLease,
-    Snapshot,
     TellGroup,
 )
+from bidplane.core.scheduling.podclaims import (
+    ADMIN_LABEL,
+    AllocateClaim,
+    Devices,
+    MakeClaim,
+    ReleaseClaim,
+)
 from bidplane.errors import AlreadyExists, ApiError, NotFound
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
@@ -53,48 +61,71 @@ from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
 PACE_SECONDS = 5.0  # how often a strategy is asked what to offer now
 KINDS = (POD, BID, GPU_LEASE, NODE)
-_LOOK_AGAIN_SECONDS = 1.0  # at claims, which few planes have and nobody watches
-_PASSING = ("Bidding", "Won")  # reasons to wait that mostly are over within a round
-_BRIEF_SECONDS = 10.0  # a burst of pods takes a few seconds; telling of it would take more
+_LOOK_AGAIN_SECONDS = 1.0  # between two passes while claims matter: they are not watched
+_BRIEF_REASONS = ("Bidding", "Won")  # reasons to wait that mostly end within a round
+_BRIEF_SECONDS = 10.0  # a burst of pods takes a few seconds; explaining each wait would take more
 _GATHER_SECONDS = 0.01
 _REST_SECONDS = 0.05
 
 
+def _list_prices(pools: Iterable[Object]) -> dict[str, int]:
+    """The list price of each pool whose terms can be read, by pool."""
+    prices: dict[str, int] = {}
+    for pool in pools:
+        with suppress(ValueError):
+            spec = msgspec.convert(pool.get("spec") or {}, PoolSpec)
+            prices[pool["metadata"]["name"]] = list_price(spec)
+    return prices
+
+
 class SchedulerController:
-    def __init__(self, agents: Informer, planes: PlaneCaches, *, clock: Clock) -> None:
+    """
+    Turns the pods of each plane into bids, binds pods to won leases, and explains why pods wait.
+    """
+
+    def __init__(
+        self, agents: Informer, pools: Informer, planes: PlaneCaches, *, clock: Clock
+    ) -> None:
         self._agents = agents
+        self._pools = pools
         self._planes = planes
         self._clock = clock
         self._recorder = Recorder("bidplane-scheduler", clock=clock)
-        self._claimless: set[str] = set()  # planes of which it is known that no claim is held
+        self._claimless: set[str] = set()  # planes without a reserved claim
         self.controller = Controller(
             "scheduler", self.reconcile, workers=WORKERS, rest=_REST_SECONDS
         )
         for kind in KINDS:
-            planes.on_change(kind, lambda plane, event, obj: self._soon(plane))
+            planes.on_change(kind, lambda plane, event, obj: self._reconcile_soon(plane))
         planes.on_open(self._opened)
         agents.on_change(lambda event, agent: self.controller.add(agent["metadata"]["name"]))
 
-    def _soon(self, plane: str) -> None:
-        """One look for all that changes at about the same time: it looks at the whole plane."""
+    def _reconcile_soon(self, plane: str) -> None:
+        """
+        Reconcile the plane after a short delay: one pass covers all changes of about the same
+        time.
+        """
         self.controller.add_after(plane, _GATHER_SECONDS)
 
     def _opened(self, plane: str) -> None:
-        self._claimless.discard(plane)  # it may have been restored since
+        self._claimless.discard(plane)  # its claims may have been restored
         self.controller.add(plane)
 
     async def reconcile(self, plane: str) -> float | None:
+        """Plan and carry out the scheduling of one plane; return the delay until the next pass."""
         cache = self._planes.get(plane)
         if cache is None:
             return None
         agent = self._agents.get(None, plane)
         spec = agent["spec"] if agent is not None else {}
-        snapshot = Snapshot(
+        snapshot = PlaneSnapshot(
             pods=cache[POD].items(),
             bids=cache[BID].items(),
             leases=cache[GPU_LEASE].items(),
             nodes=cache[NODE].items(),
-            max_price=spec.get("maxPrice") or DEFAULT_MAX_PRICE,
+            max_price=spec.get("maxPrice") or "",
+            priority=spec.get("priority", 1),
+            list_prices=_list_prices(self._pools.items()),
             suspended=bool(spec.get("suspended")),
             devices=await self._devices(plane, cache),
             jobs=cache[JOB].items(),
@@ -103,7 +134,7 @@ class SchedulerController:
             hourly=parse_credits(spec.get("refill") or "0") * spec.get("priority", 1),
             now=self._clock.now(),
         )
-        operations, brief = self._worth_saying(scheduling.plan(snapshot), snapshot.now)
+        operations, brief = self._without_brief_waits(scheduling.plan(snapshot), snapshot.now)
         await self._carry_out_all(cache.client, operations)
         waiting = any(
             (pod["spec"].get("resourceClaims") or scheduling.sources_named([pod]))
@@ -114,36 +145,50 @@ class SchedulerController:
             return _LOOK_AGAIN_SECONDS
         return PACE_SECONDS if scheduling.is_paced(snapshot) else None
 
-    def _worth_saying(self, plan: Sequence[Operation], now: float) -> tuple[list[Operation], bool]:
-        """A new bid most likely wins within a round: that it has not yet is not said at once."""
-        kept = [
-            one
-            for one in plan
+    def _without_brief_waits(
+        self, plan: Sequence[Operation], now: float
+    ) -> tuple[list[Operation], bool]:
+        """
+        Drop explanations of waits that mostly end within a round; return the rest, and True if any
+        was dropped.
+        """
+        operations = [
+            operation
+            for operation in plan
             if not (
-                isinstance(one, Explain)
-                and one.reason in _PASSING
-                and one.bid is not None
-                and now - _made_at(one.bid, now) < _BRIEF_SECONDS
-                and not _scheduled_condition(one.pod)
+                isinstance(operation, Explain)
+                and operation.reason in _BRIEF_REASONS
+                and operation.bid is not None
+                and now - _created_at(operation.bid, now) < _BRIEF_SECONDS
+                and not _scheduled_condition(operation.pod)
             )
         ]
-        return kept, len(kept) < len(plan)
+        return operations, len(operations) < len(plan)
 
-    async def _carry_out_all(self, client: Client, operations: Sequence[Operation]) -> None:
+    async def _carry_out_all(self, client: KubeClient, operations: Sequence[Operation]) -> None:
         """
-        Together, so that they are one commit of the plane; any order comes to the same end.
-        Only claims are in order: they are allocated before their pod is bound.
+        Carry the operations out at once, as one commit of the plane; their order does not matter.
+
+        Operations on claims are the exception: a claim is allocated before its pod is bound.
         """
-        if any(isinstance(one, MakeClaim | AllocateClaim | ReleaseClaim) for one in operations):
-            done = [await self._attempt(client, operation) for operation in operations]
+        if any(
+            isinstance(operation, MakeClaim | AllocateClaim | ReleaseClaim)
+            for operation in operations
+        ):
+            errors = [await self._attempt(client, operation) for operation in operations]
         else:
-            done = await asyncio.gather(*(self._attempt(client, one) for one in operations))
-        for error in done:
+            errors = await asyncio.gather(
+                *(self._attempt(client, operation) for operation in operations)
+            )
+        for error in errors:
             if error is not None:
                 raise error
 
-    async def _attempt(self, client: Client, operation: Operation) -> ApiError | None:
-        """One pod's trouble is not the others': returned, not raised."""
+    async def _attempt(self, client: KubeClient, operation: Operation) -> ApiError | None:
+        """
+        Carry out one operation; return its error, so that one pod's failure does not stop the
+        others.
+        """
         try:
             await self._carry_out(client, operation)
         except ApiError as error:
@@ -152,15 +197,17 @@ class SchedulerController:
 
     async def _devices(self, plane: str, cache: PlaneCache) -> Devices:
         """
-        Asked of the plane, and only where pods have claims: watching four more kinds in every
-        plane would cost more than all claims there are.
+        The claims, templates, slices and device classes of a plane whose pods have claims.
+
+        Listed on demand: watching four more kinds in every plane would cost more than all claims
+        do.
         """
         used = any(pod["spec"].get("resourceClaims") for pod in cache[POD].items())
         if not used and plane in self._claimless:
             return Devices()
         claims = list((await cache.client.list(RESOURCE_CLAIM)).items)
         if not used:
-            if not any((one.get("status") or {}).get("reservedFor") for one in claims):
+            if not any((claim.get("status") or {}).get("reservedFor") for claim in claims):
                 self._claimless.add(plane)
             return Devices(claims=claims)
         self._claimless.discard(plane)
@@ -175,15 +222,19 @@ class SchedulerController:
         )
 
     async def _groups(self, cache: PlaneCache) -> dict[Kind, list[Object]]:
-        """The PodGroups of the kinds its pods name, where its agent has installed them."""
-        found: dict[Kind, list[Object]] = {}
+        """
+        The PodGroups of the kinds that the plane's pods name, where the agent has installed them.
+        """
+        groups: dict[Kind, list[Object]] = {}
         for source in scheduling.sources_named(cache[POD].items()):
             with suppress(NotFound):
-                found[source.kind] = list((await cache.client.list(source.kind)).items)
-        return found
+                groups[source.kind] = list((await cache.client.list(source.kind)).items)
+        return groups
 
-    async def _carry_out(self, client: Client, operation: Operation) -> None:
-        """Each operation is safe to repeat, and harmless when the cache was behind."""
+    async def _carry_out(self, client: KubeClient, operation: Operation) -> None:
+        """
+        Carry out one operation; each is safe to repeat, and harmless when the cache was behind.
+        """
         try:
             match operation:
                 case CreateBid(bid=bid):
@@ -213,15 +264,15 @@ class SchedulerController:
                     await self._recorder.record(
                         client, pod, "Scheduled", f"bound to {node}, the lease it won"
                     )
-                    await self._tell_of_isolation(client, pod, node)
+                    await self._report_isolation(client, pod, node)
                     if labels.PENDING in (metadata.get("annotations") or {}):
-                        gone = {"metadata": {"annotations": {labels.PENDING: None}}}
-                        await client.patch(POD, metadata["name"], gone, metadata["namespace"])
+                        cleared = {"metadata": {"annotations": {labels.PENDING: None}}}
+                        await client.patch(POD, metadata["name"], cleared, metadata["namespace"])
                 case ReleaseLease(lease=lease):
                     metadata = lease["metadata"]
                     await client.delete(GPU_LEASE, metadata["name"], metadata["namespace"])
                 case TellGroup(kind=kind, group=group, status=status):
-                    await self._tell_group(client, kind, group, status)
+                    await self._update_group(client, kind, group, status)
                 case Explain():
                     await self._explain(client, operation)
                 case MakeClaim(pod=pod, name=name, claim=claim):
@@ -234,7 +285,7 @@ class SchedulerController:
                     await client.patch(
                         RESOURCE_CLAIM,
                         metadata["name"],
-                        # What was decided is decided of this claim as it was seen.
+                        # The decision holds only for this version of the claim.
                         {
                             "metadata": {"resourceVersion": metadata["resourceVersion"]},
                             "status": status,
@@ -245,74 +296,82 @@ class SchedulerController:
         except (AlreadyExists, NotFound):
             return
 
-    async def _tell_of_isolation(self, client: Client, pod: Object, node: str) -> None:
-        """Whoever shares a GPU by turns is told so, before it is taken for more."""
-        found = await client.get(NODE, node)
-        if (found["metadata"].get("labels") or {}).get(labels.ISOLATION) == "none":
+    async def _report_isolation(self, client: KubeClient, pod: Object, node: str) -> None:
+        """
+        Record an Event for a pod on a time-sliced GPU, which isolates neither memory nor compute.
+        """
+        lease_node = await client.get(NODE, node)
+        if (lease_node["metadata"].get("labels") or {}).get(labels.ISOLATION) == "none":
             await self._recorder.record(
                 client,
                 pod,
                 "NoIsolation",
-                "its part of a GPU is shared by taking turns: neither memory nor compute is kept"
-                " from the others on it; MIG parts are isolated",
+                "its part of a GPU is time-sliced: neither memory nor compute is isolated from"
+                " the other pods on it; use a MIG part for isolation",
             )
 
     async def _make_claim(
-        self, client: Client, pod: Object, name: str, claim: dict[str, Any]
+        self, client: KubeClient, pod: Object, name: str, claim: dict[str, Any]
     ) -> None:
+        """Create a claim from the pod's template, and name it in the pod's status."""
         metadata = pod["metadata"]
-        with suppress(AlreadyExists):  # made before, and only not said yet
+        with suppress(AlreadyExists):  # created before, but not yet in the pod's status
             await client.create(RESOURCE_CLAIM, claim, metadata["namespace"])
-        said = [
-            one
-            for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-            if one["name"] != name
+        statuses = [
+            status
+            for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+            if status["name"] != name
         ]
-        said.append({"name": name, "resourceClaimName": claim["metadata"]["name"]})
+        statuses.append({"name": name, "resourceClaimName": claim["metadata"]["name"]})
         await client.patch(
             POD,
             metadata["name"],
-            {"status": {"resourceClaimStatuses": said}},
+            {"status": {"resourceClaimStatuses": statuses}},
             metadata["namespace"],
             subresource="status",
         )
 
-    async def _tell_group(
-        self, client: Client, kind: Kind, group: Object, status: dict[str, Any]
+    async def _update_group(
+        self, client: KubeClient, kind: Kind, group: Object, status: dict[str, Any]
     ) -> None:
+        """Write the status of a PodGroup."""
         metadata = group["metadata"]
-        said = {"metadata": {"uid": metadata["uid"]}, "status": status}
+        change = {"metadata": {"uid": metadata["uid"]}, "status": status}
         name, namespace = metadata["name"], metadata["namespace"]
         try:
-            await client.patch(kind, name, said, namespace, subresource="status")
+            await client.patch(kind, name, change, namespace, subresource="status")
         except NotFound:  # its definition may have no such subresource
-            await client.patch(kind, name, said, namespace)
+            await client.patch(kind, name, change, namespace)
 
-    async def _explain(self, client: Client, why: Explain) -> None:
-        """In words on the condition, and for programs in an annotation."""
-        pod, reason, message = why.pod, why.reason, why.message
+    async def _explain(self, client: KubeClient, explanation: Explain) -> None:
+        """
+        Write why the pod waits to its PodScheduled condition, and for programs to an annotation.
+        """
+        pod, reason, message = explanation.pod, explanation.reason, explanation.message
         conditions = list((pod.get("status") or {}).get("conditions") or ())
-        known = _scheduled_condition(pod)
-        if known and (known.get("reason"), known.get("message")) == (reason, message):
+        current = _scheduled_condition(pod)
+        if current and (current.get("reason"), current.get("message")) == (reason, message):
             return
         now = self._clock.now()
-        since = _made_at(why.bid or pod, now)
-        said = pending.explanation(reason, message, why.bid, now=now, since=since)
+        since = _created_at(explanation.bid or pod, now)
+        details = pending.explanation(reason, message, explanation.bid, now=now, since=since)
         metadata = pod["metadata"]
-        before = _said_before(pod)
-        if known and known.get("reason") == reason and not pending.differs(said, before):
+        previous = _previous_explanation(pod)
+        if current and current.get("reason") == reason and not pending.differs(details, previous):
             return
         condition: dict[str, Any] = {
             "type": "PodScheduled",
             "status": "False",
             "reason": reason,
             "message": message,
-            "lastTransitionTime": (known or {}).get("lastTransitionTime") or rfc3339(now),
+            "lastTransitionTime": (current or {}).get("lastTransitionTime") or rfc3339(now),
         }
-        others = [c for c in conditions if c["type"] != "PodScheduled"]
+        other_conditions = [c for c in conditions if c["type"] != "PodScheduled"]
         # The annotation and the condition in one write: whoever writes a pod's status may write
-        # its annotations. What lasts for a round only is not worth more than a condition.
-        note = {labels.PENDING: msgspec.json.encode(said).decode()} if reason != "Bidding" else {}
+        # its annotations. A wait of one round gets only the condition.
+        note = (
+            {labels.PENDING: msgspec.json.encode(details).decode()} if reason != "Bidding" else {}
+        )
         await client.patch(
             POD,
             metadata["name"],
@@ -321,34 +380,36 @@ class SchedulerController:
                     "resourceVersion": metadata["resourceVersion"],
                     **({"annotations": note} if note else {}),
                 },
-                "status": {"conditions": [*others, condition]},
+                "status": {"conditions": [*other_conditions, condition]},
             },
             metadata["namespace"],
             subresource="status",
         )
-        # One Event a change of reason: a price that moves every round is not news.
-        if reason not in ("Bidding", "Won") and (not known or known.get("reason") != reason):
+        # One Event per change of reason, not per change of price.
+        if reason not in ("Bidding", "Won") and (not current or current.get("reason") != reason):
             await self._recorder.record(client, pod, reason, message, type="Warning")
 
 
-def _made_at(obj: Object, now: float) -> float:
-    made = obj["metadata"].get("creationTimestamp")
-    return parse_rfc3339(made) if made else now
+def _created_at(obj: Object, now: float) -> float:
+    """The object's creation time; `now` if it has none."""
+    created = obj["metadata"].get("creationTimestamp")
+    return parse_rfc3339(created) if created else now
 
 
 def _scheduled_condition(pod: Object) -> Object | None:
+    """The pod's PodScheduled condition."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c["type"] == "PodScheduled"), None)
 
 
-def _said_before(pod: Object) -> Object | None:
-    """What the annotation says; None if there is none, or its owner wrote something else."""
+def _previous_explanation(pod: Object) -> Object | None:
+    """The explanation in the pod's annotation; None if there is none, or it cannot be read."""
     text = (pod["metadata"].get("annotations") or {}).get(labels.PENDING)
     if text is None:
         return None
     try:
-        said: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
-        pending.differs(said, said)
+        details: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+        pending.differs(details, details)
     except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
         return None
-    return said
+    return details

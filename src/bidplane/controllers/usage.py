@@ -1,9 +1,9 @@
 """
-Whether a pod is on a lease: said of leases that stay when their pods have gone.
+Reports whether a pod uses a lease, for leases that outlive their pods.
 
-What the scheduler won for a pod it gives back with the pod. A lease won by a Bid that somebody
-wrote by hand stays until its author ends it, in use or not; the condition `InUse` says which,
-and the exchange ranks it by that. A program's lease has no pod, and nothing is said of it.
+The scheduler gives back what it won for a pod when the pod ends. A lease won by a Bid that
+somebody wrote by hand stays until its author ends it, in use or not; the condition `InUse` says
+which, and the exchange ranks it by that. A program's lease has no pod and gets no such condition.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from __future__ import annotations
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE, POD
 from bidplane.api.lease import CLAIMED, HELD, IN_USE, Phase
-from bidplane.controllers.claiming import tell_use
-from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
-from bidplane.core.scheduling.seen import is_by_hand
-from bidplane.core.translation import lease_label
+from bidplane.controllers.claiming import mark_in_use
+from bidplane.core.hosting.translation import lease_label
+from bidplane.core.scheduling import is_deleted, is_live_on, phase_of, wants_gpus
+from bidplane.core.scheduling.observed import is_by_hand
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
@@ -27,6 +27,8 @@ Key = tuple[str, str]  # agent, lease
 
 
 class UsageController:
+    """Sets the condition `InUse` of leases that outlive their pods."""
+
     def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
         self._host = host
         self._planes = planes
@@ -40,12 +42,13 @@ class UsageController:
             self.controller.add((lease["spec"]["agent"], lease["metadata"]["name"]))
 
     def _stays(self, lease: Object) -> bool:
-        """Whether it outlives its pods."""
+        """Return True for a lease that outlives its pods."""
         reference = lease["spec"]["bid"]
         bid = self._host[BID].get(reference["namespace"], reference["name"])
         return bid is not None and is_by_hand(bid)
 
     async def reconcile(self, key: Key) -> float | None:
+        """Update `InUse` of one lease; return the delay until the next run."""
         agent, name = key
         lease = self._host[GPU_LEASE].get(host_namespace(agent), name)
         if lease is None or is_deleted(lease) or phase_of(lease) != Phase.ACTIVE:
@@ -54,16 +57,19 @@ class UsageController:
             return None
         plane = self._planes.get(agent)
         in_plane = plane[POD].items() if plane is not None else ()
-        used = any(is_live_on(pod, name) for pod in in_plane) or any(
-            phase_of(pod) not in ("Succeeded", "Failed") for pod in self._by_lease[name]
+        # Pods without GPUs do not use what is paid for.
+        used = any(is_live_on(pod, name) and wants_gpus(pod) for pod in in_plane) or any(
+            phase_of(pod) not in ("Succeeded", "Failed") and pod["spec"].get("resourceClaims")
+            for pod in self._by_lease[name]
         )
-        # One that was never left is not told to be in use: it counts as that.
+        # A lease without the condition counts as in use.
         if used != (_status(lease, IN_USE) != "False"):
-            await tell_use(self._host.client, lease, used=used, now=self._clock.now())
+            await mark_in_use(self._host.client, lease, used=used, now=self._clock.now())
         return LOOK_SECONDS
 
 
 def _condition(lease: Object, type_: str) -> Object:
+    """The lease's condition of that type, or {}."""
     conditions = (lease.get("status") or {}).get("conditions") or ()
     return next((c for c in conditions if c.get("type") == type_), {})
 
@@ -73,4 +79,5 @@ def _status(lease: Object, type_: str) -> str:
 
 
 def _reason(lease: Object) -> str:
+    """The reason of the condition `Claimed`."""
     return str(_condition(lease, CLAIMED).get("reason", ""))

@@ -1,0 +1,3 @@
+"""
+Drivers make and end planes.
+"""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bidplane.kube.client import Client
+from bidplane.api.agent import PlaneLimits
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.planes import PlaneReference
 
 
@@ -13,9 +14,11 @@ class PlaneHost(Protocol):
 
     async def create(self, name: str, uid: str | None = None) -> str: ...
 
+    async def limit(self, name: str, wanted: PlaneLimits, *, by_agent: bool = False) -> None: ...
+
     async def delete(self, name: str) -> None: ...
 
-    def client(self, name: str) -> Client: ...
+    def client(self, name: str) -> KubeClient: ...
 
 
 class EmbeddedDriver:
@@ -25,12 +28,13 @@ class EmbeddedDriver:
         self._planes = planes
         self._base_url = base_url
 
-    async def ensure(self, name: str, uid: str) -> PlaneReference:
+    async def ensure(self, name: str, uid: str, limits: PlaneLimits) -> PlaneReference:
         await self._planes.create(name, uid)
+        await self._planes.limit(name, limits, by_agent=True)
         return PlaneReference(uid=uid, url=f"{self._base_url}/planes/{name}")
 
     async def delete(self, name: str) -> None:
         await self._planes.delete(name)
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> KubeClient:
         return self._planes.client(name)

@@ -1,5 +1,5 @@
 """
-What the exchange does each second, without a clock, a network or an event loop.
+The work of the exchange in each round, without a clock, a network or an event loop.
 
     wallets   opened, refilled, closed
     observe   claimed leases become active, left ones are released, broken ones pay no more
@@ -15,47 +15,59 @@ goes on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.bid import BidReason, BidStatus
 from bidplane.api.lease import Phase
 from bidplane.api.pool import PoolStatus
-from bidplane.core.chain import CHAIN, Chain, block_size
-from bidplane.core.lease import Event
+from bidplane.core.devices.chain import CHAIN, Chain
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.core.market import (
     RoundInput,
     RoundResult,
-    Won,
     clear_round,
+    shapes,
 )
-from bidplane.core.market.early import fee
-from bidplane.core.market.metering import charged_price
-from bidplane.core.market.metering import reprice as worth_repricing
+from bidplane.core.market.lots import Selects, selects
 from bidplane.core.market.model import ONE
-from bidplane.exchange import inventory, spanning
-from bidplane.exchange.desk import Desk, best_price
-from bidplane.exchange.inventory import Stock
-from bidplane.exchange.moves import make_move, take_up
-from bidplane.exchange.observing import breach, lost_nodes, note_idle, observe
-from bidplane.exchange.opening import (
+from bidplane.core.market.pricing.early import fee
+from bidplane.core.market.pricing.metering import charged_price
+from bidplane.core.market.pricing.metering import reprice as worth_repricing
+from bidplane.exchange.instantsales import InstantSales, Kept, best_price
+from bidplane.exchange.round import multilot
+from bidplane.exchange.round.awards import award_of
+from bidplane.exchange.round.defaultprices import with_default_prices
+from bidplane.exchange.round.inputs import (
     by_name,
     price_now,
     round_input,
     standing_bids,
-    weight_in,
     weight_of,
 )
-from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.exchange.round.inventory import InventoryCache, LotDevices, MarketInventory
+from bidplane.exchange.round.moves import make_move, resume_moved_leases
+from bidplane.exchange.round.observations import breach, lost_nodes, note_idle, observe
+from bidplane.exchange.snapshot import BidView, HostSnapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
-from bidplane.ledger.leases import Budget, Term, Winner, is_protected
-from bidplane.ledger.records import REVENUE, Lease, LotPrice, TransferKind, wallet_of
+from bidplane.ledger.leases import is_protected
+from bidplane.ledger.records import (
+    REVENUE,
+    Lease,
+    LotPrice,
+    TransferKind,
+    lease_id,
+    wallet_of,
+)
+from bidplane.ledger.tables import LEASE
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a round came to, for whoever tells the world."""
+class RoundReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a round, for the statuses and metrics that show it."""
 
     round: int  # the last that was recorded
     recorded: bool  # whether that was this one
@@ -64,59 +76,99 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     pools: Mapping[str, PoolStatus]  # by name
 
 
+class _Rehearsed(Exception):
+    """Ends a rehearsal, so that its commit is undone."""
+
+
+class _Cleared(NamedTuple):
+    """A round that was cleared and committed, before its statuses are built."""
+
+    number: int
+    outcome: tuple[tuple[str, str], ...]
+    result: RoundResult
+    inventory: MarketInventory
+    floated: dict[str, Kept]
+    bids: dict[str, BidStatus]
+
+
 class Engine:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, selects: Selects = selects) -> None:
+        """
+        Create an engine. `selects` answers for the bids' selectors; by default they are evaluated
+        here.
+        """
         self.ledger = ledger
         self._round = ledger.last_round
         self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
-        self._shelves = inventory.Shelves()
-        self.desk = Desk(ledger)
+        self._inventories = InventoryCache(selects)
+        self.desk = InstantSales(ledger)
 
     def run_round(
-        self, snapshot: Snapshot, now: float, early: frozenset[str] = frozenset()
-    ) -> Report:
-        """`early`: the bids, by uid, for which it is run before its time."""
+        self, snapshot: HostSnapshot, now: float, early: frozenset[str] = frozenset()
+    ) -> RoundReport:
+        """
+        Run one round and report it. `early`: the bids, by uid, for which it is run before its time.
+        """
+        snapshot = with_default_prices(snapshot)
         with self.ledger.commit(round(now * 1000)) as commit:
-            _keep_wallets(commit, snapshot)
-            lost = lost_nodes(commit, snapshot)
-            observe(commit, snapshot, lost)
-            note_idle(commit, snapshot)
-            standing = standing_bids(commit, snapshot)
-            shop = self._shelves.shop(snapshot.pools, snapshot.devices, standing, snapshot.cards)
-            breach(commit, shop.stocks, snapshot.unusable, lost)
-            _settle(commit)
-            standing = take_up(commit, snapshot, standing, shop)
-            _raise_bids(commit, snapshot)
-            _charge_for_early(commit, snapshot, shop.stocks, early)
-            given, kept, refused = round_input(commit, snapshot, standing, shop)
-            result = clear_round(given)
-            _apply(commit, snapshot, shop.stocks, given, result)
-            # A round that came to what the last one did is not worth a record.
-            outcome = tuple((loss.ask, loss.reason.value) for loss in result.lost)
-            number = self._round
-            if result.won or result.displaced or outcome != self._outcome:
-                number = commit.add_round(
-                    input=msgspec.json.encode(given), result=msgspec.json.encode(result)
-                )
-            bids = bid_statuses(commit, snapshot, result, refused, number)
+            cleared = self._clear(commit, snapshot, early)
+        result, number = cleared.result, cleared.number
         recorded = number != self._round
-        self._round, self._outcome = number, outcome
-        self.desk.open(shop, kept, result.lots)
-        bids |= self._sell_at_once(snapshot, result, round(now * 1000))
-        return Report(
+        self._round, self._outcome = number, cleared.outcome
+        self.desk.open(cleared.inventory, cleared.floated, result.lots, snapshot.hosts)
+        bids = {**cleared.bids, **self._sell_at_once(snapshot, result, round(now * 1000))}
+        return RoundReport(
             round=number,
             recorded=recorded,
             result=result,
             bids=bids,
-            pools=pool_statuses(shop.stocks, result),
+            pools=pool_statuses(cleared.inventory.stocks, result),
         )
 
+    def rehearse(
+        self, snapshot: HostSnapshot, now: float, early: frozenset[str] = frozenset()
+    ) -> None:
+        """Run a round and undo it: raises what `run_round` would raise."""
+        with suppress(_Rehearsed), self.ledger.commit(round(now * 1000)) as commit:
+            self._clear(commit, snapshot, early)
+            if not commit.is_empty:
+                commit.write()
+            raise _Rehearsed
+
+    def _clear(self, commit: Commit, snapshot: HostSnapshot, early: frozenset[str]) -> _Cleared:
+        commit.prefetch(LEASE, [lease_id(bid.uid) for bid in snapshot.bids])
+        _keep_wallets(commit, snapshot)
+        lost = lost_nodes(commit, snapshot)
+        observe(commit, snapshot, lost)
+        note_idle(commit, snapshot)
+        standing = standing_bids(commit, snapshot)
+        inventory = self._inventories.get(
+            snapshot.pools, snapshot.devices, standing, snapshot.cards
+        )
+        breach(commit, inventory.stocks, snapshot.unusable, lost, snapshot.foreign)
+        _settle(commit)
+        standing = resume_moved_leases(commit, snapshot, standing, inventory)
+        _raise_bids(commit, snapshot)
+        _charge_for_early(commit, snapshot, inventory.stocks, early)
+        market_input, floated, refused = round_input(commit, snapshot, standing, inventory)
+        result = clear_round(market_input)
+        _apply(commit, snapshot, inventory.stocks, market_input, result)
+        # A round that came to what the last one did is not worth a record.
+        outcome = tuple((loss.ask, loss.reason.value) for loss in result.lost)
+        number = self._round
+        if result.won or result.displaced or outcome != self._outcome:
+            number = commit.add_round(
+                input=msgspec.json.encode(market_input), result=msgspec.json.encode(result)
+            )
+        bids = bid_statuses(commit, snapshot, result, refused, number)
+        return _Cleared(number, outcome, result, inventory, floated, bids)
+
     def _sell_at_once(
-        self, snapshot: Snapshot, result: RoundResult, now: int
+        self, snapshot: HostSnapshot, result: RoundResult, now: int
     ) -> dict[str, BidStatus]:
         """
-        The float was not in the round. Of those who lost it, whoever would rather pay the
-        float's price has it now: no GPU is kept from a bid that offers what it costs.
+        Sell from the float to bids that lost the round and offer the float's price, which was not
+        in the round: no GPU is kept from a bid that offers what it costs.
         """
         if not self.desk.floats:
             return {}
@@ -125,8 +177,8 @@ class Engine:
         waiting = [bid for bid in snapshot.bids if bid.uid in lost and bid.instant]
         sold: dict[str, BidStatus] = {}
         for bid in sorted(waiting, key=lambda bid: (-best_price(bid), bid.created, bid.uid)):
-            asked = self.desk.cheapest
-            if asked is None or best_price(bid) < asked:
+            cheapest = self.desk.cheapest
+            if cheapest is None or best_price(bid) < cheapest:
                 break  # nothing is left that it, or who offers less, would pay for
             lease = self.desk.serve(bid, agents[bid.agent], now=now)
             if isinstance(lease, Lease):
@@ -137,9 +189,11 @@ class Engine:
 _UNSERVED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)
 
 
-def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
+def _keep_wallets(commit: Commit, snapshot: HostSnapshot) -> None:
     busy = {lease.wallet for lease in commit.live_leases()}
     for agent in sorted(snapshot.agents, key=lambda agent: agent.uid):
+        if agent.problem and not agent.deleting:
+            continue
         if not agent.deleting:
             wallets.open_wallet(
                 commit,
@@ -156,41 +210,42 @@ def _keep_wallets(commit: Commit, snapshot: Snapshot) -> None:
             # Not before its pods have ended and its leases were let go of: a released
             # device may be sold at once.
             wallets.close_wallet(commit, uid=agent.uid)
-    here = {wallet_of(agent.uid) for agent in snapshot.agents}
+    present = {wallet_of(agent.uid) for agent in snapshot.agents}
     for wallet in commit.open_wallets():
-        if wallet.id not in here:
+        if wallet.id not in present:
             wallets.close_wallet(commit, uid=wallet.id.partition("/")[2])
 
 
 def _settle(commit: Commit) -> None:
     for lease in commit.live_leases():
         settles = leases.needs_settling(commit, lease)
-        if settles and (why := leases.settle(commit, lease.id)) is not None:
-            leases.notice(commit, lease.id, why)
+        if settles and (event := leases.settle(commit, lease.id)) is not None:
+            leases.notice(commit, lease.id, event)
         elif lease.phase is Phase.ACTIVE and leases.is_expired(lease, commit.at):
-            leases.notice(commit, lease.id, Event.EXPIRED)
+            leases.notice(commit, lease.id, LeaseEvent.EXPIRED)
 
 
-def _raise_bids(commit: Commit, snapshot: Snapshot) -> None:
+def _raise_bids(commit: Commit, snapshot: HostSnapshot) -> None:
     """
-    Whoever offers more for what it has ranks by it from now on. Offering less changes nothing:
-    a lease is not lost by its own hand and compensated for it; it can be given back.
+    Raise the rank of leases whose bid offers more than before. Offering less changes nothing: an
+    agent must not lose a lease by its own hand and be compensated for it; it can give it back.
     """
     chains = {pool.name: pool.chain for pool in snapshot.pools}
-    for bid in sorted(snapshot.bids, key=by_name):
+    running = [bid for bid in snapshot.bids if commit.lease_of_bid(bid.uid) is not None]
+    for bid in sorted(running, key=by_name):
         lease = None if bid.problem else commit.lease_of_bid(bid.uid)
         if lease is None or lease.phase is not Phase.ACTIVE or is_protected(lease, commit.at):
             continue
-        found = _meant(bid, lease, chains)
-        offered = max((choice.price for choice in found), default=0)
+        matching = _served_choices(bid, lease, chains)
+        offered = max((choice.price for choice in matching), default=0)
         if offered > lease.max_price:
             leases.raise_bid(commit, lease.id, offered)
 
 
-def _meant(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> list[BidView]:
+def _served_choices(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> list[BidView]:
     """
-    The alternatives of a bid that its lease is what they ask for. A pool may have changed its
-    chain since: then those that ask for most of it.
+    The alternatives of a bid that its lease serves. If its pool has changed its chain since, those
+    that ask for most.
     """
     choices = [
         choice
@@ -199,30 +254,24 @@ def _meant(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> list[BidV
         and choice.share == lease.share
         and choice.asked <= lease.gpus
     ]
-    found = [choice for choice in choices if _sold(choice, lease, chains) == lease.gpus]
+    exact = [
+        choice
+        for choice in choices
+        if shapes.is_sold_as(choice, lease.gpus, lambda pool: chains.get(pool or lease.pool, CHAIN))
+    ]
     most = max((choice.asked for choice in choices), default=0)
-    return found or [choice for choice in choices if choice.asked == most]
-
-
-def _sold(choice: BidView, lease: Lease, chains: Mapping[str, Chain]) -> int:
-    if choice.whole_domain:
-        return lease.gpus  # however many its domain had
-    total = 0
-    for need in choice.needs:
-        size = block_size(need.gpus, chains.get(need.pool or lease.pool, CHAIN)) or need.gpus
-        total += (need.gpus if need.spread or need.share else size) * need.blocks
-    return choice.sets * total
+    return exact or [choice for choice in choices if choice.asked == most]
 
 
 def _charge_for_early(
-    commit: Commit, snapshot: Snapshot, stocks: Sequence[Stock], early: frozenset[str]
+    commit: Commit, snapshot: HostSnapshot, stocks: Sequence[LotDevices], early: frozenset[str]
 ) -> None:
-    """Whoever had the round run at once pays for it, once, whether it wins or not."""
+    """Charge the bids that had the round run at once, whether they win or not."""
     wallets_of = {agent.name: wallet_of(agent.uid) for agent in snapshot.agents}
-    for bid in sorted(snapshot.bids, key=by_name):
-        if bid.uid not in early or bid.problem or bid.agent not in wallets_of:
+    for bid in sorted((bid for bid in snapshot.bids if bid.uid in early), key=by_name):
+        if bid.problem or bid.agent not in wallets_of:
             continue
-        weight = max((weight_in(bid, item) for item in stocks), default=0)
+        weight = max((shapes.weight_in(bid, item.extent) for item in stocks), default=0)
         weight = weight_of(bid, stocks) if bid.is_joint else weight
         amount = fee(bid.price, weight)
         wallet = commit.account(wallets_of[bid.agent])
@@ -238,34 +287,43 @@ def _charge_for_early(
 
 def _apply(
     commit: Commit,
-    snapshot: Snapshot,
-    stock: Iterable[Stock],
-    given: RoundInput,
+    snapshot: HostSnapshot,
+    stock: Iterable[LotDevices],
+    market_input: RoundInput,
     result: RoundResult,
 ) -> None:
-    """Write down what the round decided. Those who leave go first, so that none waits twice."""
+    """Write the round's decisions to the ledger. Winners pay first, for those who leave."""
     stocks = {item.lot: item for item in stock}
     bids = {bid.uid: bid for bid in snapshot.bids}
-    ages = {ask.id: ask.weight - ONE for ask in given.asks}
-    for gone in result.displaced:
-        leases.notice(
-            commit,
-            gone.lease,
-            Event.OUTBID,
-            compensation=gone.compensation,
-            funds=spanning.by_pool(stocks, gone.funds),
-        )
-    bases = {lot.name: lot.base for lot in given.lots}
+    ages = {ask.id: ask.weight - ONE for ask in market_input.asks}
+    bases = {lot.name: lot.base for lot in market_input.lots}
+    agents = {agent.name: agent for agent in snapshot.agents}
     for won in result.won:
-        _win(commit, snapshot, bids[won.ask], won, stocks, bases, ages[won.ask])
-    for move in result.moved:  # after who pays for it, so that the fund is never short of it
+        bid = bids[won.ask]
+        agent = agents[bid.agent]
+        wallet, age = commit.account(wallet_of(agent.uid)), ages[won.ask]
+        award = award_of(won, bid, agent, wallet, stocks=stocks, bases=bases, age=age)
+        leases.win(commit, award)
+    for displaced in result.displaced:
+        funds, amount = multilot.by_pool(stocks, displaced.funds), displaced.compensation
+        lease = commit.lease(displaced.lease)
+        if lease is not None and lease.phase is Phase.PENDING:
+            leases.void(commit, displaced.lease, refund=amount, funds=funds)
+        else:
+            leases.notice(
+                commit, displaced.lease, LeaseEvent.OUTBID, compensation=amount, funds=funds
+            )
+    for move in result.moved:
         make_move(commit, stocks[next(w.lot for w in result.won if w.ask == move.by)], move)
-    for kept in result.kept:
-        _reprice(commit, kept.lease, kept.price)
+    for staying in result.kept:
+        _reprice(commit, staying.lease, staying.price)
     for lot in result.lots:
-        known = commit.lot(lot.lot)
+        recorded = commit.lot(lot.lot)
         now = (lot.devices, lot.leased, lot.used, lot.unserved)
-        if known is None or (known.devices, known.leased, known.used, known.unserved) != now:
+        if (
+            recorded is None
+            or (recorded.devices, recorded.leased, recorded.used, recorded.unserved) != now
+        ):
             commit.put_lot(
                 LotPrice(
                     lot=lot.lot,
@@ -280,55 +338,10 @@ def _apply(
             )
 
 
-def _win(
-    commit: Commit,
-    snapshot: Snapshot,
-    bid: BidView,
-    won: Won,
-    stocks: Mapping[str, Stock],
-    bases: Mapping[str, int],
-    age: int,
-) -> None:
-    agent = next(agent for agent in snapshot.agents if agent.name == bid.agent)
-    bid = (bid, *bid.otherwise)[won.option]
-    wallet = commit.account(wallet_of(agent.uid))
-    item = stocks[won.lot]
-    pools = [stocks[lot].pool for lot in won.by_lot] or [item.pool]
-    terms, levy_percent = spanning.terms_in(pools, wallet, heavy=agent.heavy)
-    leases.win(
-        commit,
-        Winner(
-            bid_uid=bid.uid,
-            bid_namespace=bid.namespace,
-            bid_name=bid.name,
-            wallet=wallet_of(agent.uid),
-            agent=agent.name,
-            owner=agent.owner,
-        ),
-        terms,
-        pool=item.pool.name,
-        domain=won.domain,
-        devices=spanning.seat(stocks, won) if won.by_lot else inventory.seat(item, won),
-        max_price=bid.price,
-        price=won.price,
-        base=spanning.base(bases, won),
-        owed=won.minimum,
-        waits_for=won.waits_for,
-        weight=won.weight,
-        parts=won.parts,
-        age=age,
-        levy_percent=levy_percent,
-        term=Term(bid.term_seconds, bid.renews),
-        budget=Budget(bid.budget, bid.work),
-        pools=spanning.pools_of(stocks, bases, won),
-        funds=spanning.by_pool(stocks, won.funds),
-    )
-
-
 def _reprice(commit: Commit, id: str, stay: int) -> None:
     lease = commit.lease(id)
-    if lease is None:
-        return
+    if lease is None or lease.phase is Phase.PENDING:
+        return  # one that has not begun keeps the price it was won at
     price = charged_price(
         stay=stay,
         win=lease.win_price,

@@ -1,5 +1,5 @@
 """
-What the exchange sees of the host, decoded once, before anything is decided.
+The host's objects as the exchange sees them, decoded once, before anything is decided.
 
 Everything a user may have written badly is met here, so that what follows only meets
 whole values: a bid with a price that cannot be read carries the reason instead.
@@ -15,25 +15,40 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import AgentSpec, RestartClass, host_namespace
-from bidplane.api.bid import BidBeside, BidChoice, BidReason, BidSpec
-from bidplane.api.lease import DEVICE_READY
-from bidplane.api.money import parse_credits, parse_price
-from bidplane.api.pool import Clearing, Divides, PoolSpec
-from bidplane.core import nodestate, parts
-from bidplane.core.asks import shape_problems
-from bidplane.core.beside import Unpriced
-from bidplane.core.chain import CHAIN, Chain, chain_problem
+from bidplane.api.agent import (
+    MAX_BIDS,
+    AgentSpec,
+    RestartClass,
+    carry_over_cap,
+    host_namespace,
+    hourly_grant,
+)
+from bidplane.api.bid import BidBeside, BidChoice, BidReason, BidSpec, NodeTerm, shape_problems
+from bidplane.api.lease import DEVICE_READY, DeviceRef
+from bidplane.api.money import parse_amount, parse_price
+from bidplane.api.pool import ClearingMode, Divides, PoolSpec, list_price
+from bidplane.api.shape import Choice, Need, fields_of
+from bidplane.core.devices import foreignuse, migdevices
+from bidplane.core.devices.chain import CHAIN, Chain, chain_problem
+from bidplane.core.devices.companions import Unpriced
+from bidplane.core.devices.mig import Slot
 from bidplane.core.market.lots import LOTS_MOST
-from bidplane.core.mig import Slot
-from bidplane.exchange.devices import DeviceView, device_views, down, where_they_are
-from bidplane.exchange.marks import (
+from bidplane.core.nodes import availability
+from bidplane.exchange.round.conditions import (
     LEASE_PREFIX,
     is_deleted,
     lease_marks,
-    left,
+    leases_given_back,
     seconds_of,
-    unused,
+    unused_since,
+)
+from bidplane.exchange.round.devices import (
+    DeviceView,
+    device_views,
+    for_sale,
+    foreign_devices,
+    nodes_down,
+    with_node_trouble,
 )
 from bidplane.kube.client import Object
 from bidplane.ledger.leases import Terms
@@ -49,14 +64,19 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     suspended: bool = False
     heavy: bool = False  # its restart class
     movable: bool = False  # its leases may be moved
+    priority: int = 1
+    max_price: int = 0  # for its bids that name no price; 0: by the list price
+    max_bids: int = MAX_BIDS  # that stand
     team: str = ""
     marks: str = ""  # its labels, as JSON
+    problem: str = ""  # why it is neither granted credits nor served
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     product: str
     floor: int
+    list_price: int = 0
     sell_by: tuple[str, ...] = ()
     chain: Chain = CHAIN
     divides: Divides = Divides.WHOLE
@@ -70,25 +90,20 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     idle_seconds: int = 300
 
 
-class BidView(msgspec.Struct, frozen=True, kw_only=True):
+class BidView(Choice, frozen=True, kw_only=True):
+    """A bid as a round sees it: its first choice, and the others as bids of their own."""
+
     uid: str
     namespace: str
     name: str
     agent: str
-    gpus: int
-    price: int = 0
-    pool: str = ""
-    blocks: int = 1
-    spread: bool = False
-    whole_domain: bool = False
-    share: str = ""
-    selector: str = ""
-    match: tuple[str, ...] = ()
-    distinct: str = ""
+    plane_namespace: str = ""  # the namespace of its agent's plane that it came from
+    price: int = 0  # 0: it names none; see `round.defaultprices`
     otherwise: tuple[BidView, ...] = ()  # its alternatives: the same bid with another ask
-    also: tuple[BidView, ...] = ()  # what it needs beside, all or none
-    one_node: bool = False  # all of it in one machine; `blocks` counts such sets
     beside: tuple[BidBeside, ...] = ()  # without a price, in each of its machines
+    # Of its pod, for each set of its GPUs.
+    requests: dict[str, str] = msgspec.field(default_factory=dict)
+    terms: tuple[NodeTerm, ...] = ()  # of which its machine must match one
     deadline: int = 0  # seconds; 0 is none
     term_seconds: int = 0
     renews: bool = True
@@ -101,44 +116,31 @@ class BidView(msgspec.Struct, frozen=True, kw_only=True):
     bad: BidReason = BidReason.BAD_PRICE  # and which part of it
 
     @property
-    def is_joint(self) -> bool:
-        return bool(self.also) or self.one_node
+    def is_loose(self) -> bool:
+        """Return whether any GPUs of one machine will do, and nothing is needed beside."""
+        return self.one_node and self.spread and not self.also and not self.beside
 
     @property
-    def needs(self) -> tuple[BidView, ...]:
-        """What it needs at once; of sets, what one of them has."""
-        if not self.one_node:
-            return (self, *self.also)
-        return (msgspec.structs.replace(self, blocks=1), *self.also)
-
-    @property
-    def sets(self) -> int:
-        return self.blocks if self.one_node else 1
-
-    @property
-    def asked(self) -> int:
-        """How many GPUs, or parts of one, in all."""
-        return self.sets * sum(need.gpus * need.blocks for need in self.needs)
-
-    @property
-    def every_need(self) -> Iterator[BidView]:
-        """Of all its alternatives."""
+    def every_need(self) -> Iterator[Need]:
+        """The needs of all its alternatives."""
         for choice in (self, *self.otherwise):
             yield choice
             yield from choice.also
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class HostSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[AgentView, ...] = ()
     pools: tuple[PoolView, ...] = ()
     bids: tuple[BidView, ...] = ()
     devices: tuple[DeviceView, ...] = ()
-    cards: parts.Cards = {}  # of GPUs that are sold in parts which no table has
+    cards: migdevices.Cards = {}  # of GPUs that are sold in parts which no table has
     claimed: frozenset[str] = frozenset()  # leases whose devices are claimed for a pod
     left: frozenset[str] = frozenset()  # leases whose release was asked for
     up: frozenset[str] = frozenset()  # leases on which what runs was ready
     void: frozenset[str] = frozenset()  # leases without what must be beside them
     unpriced: Unpriced = Unpriced()  # devices nobody sells, if a bid asks for any
+    hosts: Mapping[str, Object] = {}  # the nodes by name
+    foreign: frozenset[DeviceRef] = frozenset()  # that somebody has who leases nothing
     unusable: frozenset[str] = frozenset()  # with a device that its node could not make ready
     # By node that is gone (0) or not ready: since when, in milliseconds.
     down: Mapping[str, int] = {}
@@ -158,7 +160,8 @@ def take(
     nodes: Iterable[Object],
     claims: Iterable[Object] = (),
     classes: Iterable[Object] = (),
-) -> Snapshot:
+    pods: Iterable[Object] = (),
+) -> HostSnapshot:
     return Reader().take(
         agents=agents,
         pools=pools,
@@ -168,6 +171,7 @@ def take(
         nodes=nodes,
         claims=claims,
         classes=classes,
+        pods=pods,
     )
 
 
@@ -179,9 +183,12 @@ class Reader:
         self._pools = Decoded(pool_view)
         self._bids = Decoded(bid_view)
         self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
-        self._nodes = Decoded(nodestate.state_of)
+        self._nodes = Decoded(availability.state_of)
         self._leases = Decoded(lease_marks)
-        self._parts = Decoded(parts.cards)
+        self._parts = Decoded(migdevices.cards)
+        self._claims = Decoded(foreignuse.held_by_claim)
+        self._pods = Decoded(foreignuse.held_by_pod)
+        self._parents = Decoded(foreignuse.parents)
         self._seen_unpriced: list[Object] = []
         self._unpriced = Unpriced()
 
@@ -196,52 +203,73 @@ class Reader:
         nodes: Iterable[Object],
         claims: Iterable[Object] = (),
         classes: Iterable[Object] = (),
-    ) -> Snapshot:
+        pods: Iterable[Object] = (),
+    ) -> HostSnapshot:
+        """
+        Take a snapshot of the host's objects. `pods`: those of the host that belong to no agent.
+        """
         slices, claims, marks = list(slices), list(claims), self._leases.of(leases)
-        known = {node.name: node for node in self._nodes.of(nodes)}
+        nodes = list(nodes)
+        node_states = {node.name: node for node in self._nodes.of(nodes)}
         published = self._slices.of(slices)
-        devices = tuple(view for some in published for view in where_they_are(some, known))
+        all_devices = [
+            view for views in published for view in with_node_trouble(views, node_states)
+        ]
+        foreign = foreignuse.held(self._claims.of(claims), self._pods.of(pods))
+        cut = self._cut(slices) if foreign.devices else {}
+        devices = tuple(for_sale(all_devices, foreign, cut) if any(foreign) else all_devices)
         terms = tuple(view for view in self._pools.of(pools) if view is not None)
-        asked = tuple(view for view in self._bids.of(bids) if view is not None)
-        return Snapshot(
+        bid_views = tuple(view for view in self._bids.of(bids) if view is not None)
+        return HostSnapshot(
             agents=tuple(self._agents.of(agents)),
             pools=terms,
-            bids=asked,
+            bids=bid_views,
             devices=devices,
             cards=self._cards(slices) if _asks_for_cards(terms, devices) else {},
             # Of a gang, time is charged from the first block that is claimed, and it has left
             # when no block of it is in use any more.
             claimed=frozenset(lease.id for lease in marks if lease.claimed),
-            left=frozenset(left(marks)),
+            left=frozenset(leases_given_back(marks)),
             up=frozenset(lease.id for lease in marks if lease.up),
             void=frozenset(lease.id for lease in marks if lease.void),
             unpriced=self._unpriced_now(slices, claims, list(classes))
-            if any(bid.beside for bid in asked)
+            if any(bid.beside for bid in bid_views)
             else Unpriced(),
+            hosts={node["metadata"]["name"]: node for node in nodes},
+            foreign=foreign_devices(all_devices, foreign, cut),
             unusable=frozenset(_unusable(claims)),
-            down=down(known, published, {node for lease in marks for node in lease.nodes}),
-            unused=unused(marks),
+            down=nodes_down(
+                node_states, published, {node for lease in marks for node in lease.nodes}
+            ),
+            unused=unused_since(marks),
         )
 
     def _unpriced_now(
         self, slices: list[Object], claims: list[Object], classes: list[Object]
     ) -> Unpriced:
-        """As it was, for as long as the very same objects come again."""
-        seen = [*slices, *claims, *classes]
+        """The unpriced devices, computed again only when an object has changed."""
+        objects = [*slices, *claims, *classes]
         before = self._seen_unpriced
-        if len(seen) != len(before) or any(map(operator.is_not, seen, before)):
-            self._unpriced, self._seen_unpriced = Unpriced(slices, claims, classes), seen
+        if len(objects) != len(before) or any(map(operator.is_not, objects, before)):
+            self._unpriced, self._seen_unpriced = Unpriced(slices, claims, classes), objects
         return self._unpriced
 
-    def _cards(self, slices: Iterable[Object]) -> parts.Cards:
-        return parts.joined(self._parts.of(slices))
+    def _cut(self, slices: Iterable[Object]) -> dict[foreignuse.DeviceKey, str]:
+        """Return the UUID of the GPU that each published part is of."""
+        parents: dict[foreignuse.DeviceKey, str] = {}
+        for slice_parents in self._parents.of(slices):
+            parents.update(slice_parents)
+        return parents
+
+    def _cards(self, slices: Iterable[Object]) -> migdevices.Cards:
+        return migdevices.joined(self._parts.of(slices))
 
 
 def _asks_for_cards(pools: Iterable[PoolView], devices: Iterable[DeviceView]) -> bool:
-    """Whether GPUs are sold in parts that no table has."""
+    """Return True if GPUs are sold in parts that no table has."""
     cut = {pool.product for pool in pools if pool.divides is Divides.MIG}
     return bool(cut) and any(
-        device.product in cut and not parts.in_table(device.traits.get("memory", ""))
+        device.product in cut and not migdevices.in_table(device.traits.get("memory", ""))
         for device in devices
     )
 
@@ -250,21 +278,21 @@ V = TypeVar("V")
 
 
 class Decoded(Generic[V]):
-    """What `decode` made of objects, kept for as long as the very same objects come again."""
+    """The decoded objects of one kind, kept for as long as the very same objects come again."""
 
     def __init__(self, decode: Callable[[Object], V]) -> None:
         self._decode = decode
-        self._known: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
+        self._decoded: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
 
     def of(self, objects: Iterable[Object]) -> list[V]:
-        known, self._known = self._known, {}
+        before, self._decoded = self._decoded, {}
         for obj in objects:
-            self._known[id(obj)] = known.get(id(obj)) or (obj, self._decode(obj))
-        return [view for _, view in self._known.values()]
+            self._decoded[id(obj)] = before.get(id(obj)) or (obj, self._decode(obj))
+        return [view for _, view in self._decoded.values()]
 
 
 def _unusable(claims: Iterable[Object]) -> Iterator[str]:
-    """Leases whose claim says that a device of theirs could not be made ready."""
+    """The leases whose claim says that a device of theirs could not be made ready."""
     for claim in claims:
         lease = (claim["metadata"].get("labels") or {}).get(labels.LEASE, "")
         conditions = [
@@ -289,10 +317,11 @@ def agent_view(agent: Object) -> AgentView:
     )
     try:
         spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)
-        refill = parse_credits(spec.refill) * max(0, spec.priority)
-        cap = parse_credits(spec.carry_over) if spec.carry_over else 2 * refill
-    except ValueError:  # the API refuses such an Agent; one that got in gets no refill
-        return view
+        refill = hourly_grant(spec.refill, spec.priority)
+        cap = carry_over_cap(spec.carry_over, refill)
+        max_price = parse_price(spec.max_price) if spec.max_price else 0
+    except ValueError as error:  # the API refuses such an Agent; one that got in is left out
+        return msgspec.structs.replace(view, problem=f"its spec cannot be used: {error}")
     return msgspec.structs.replace(
         view,
         owner=spec.owner,
@@ -300,14 +329,18 @@ def agent_view(agent: Object) -> AgentView:
         cap=cap,
         heavy=spec.restart_class is RestartClass.HEAVY,
         movable=spec.movable,
+        priority=spec.priority,
+        max_price=max_price,
+        max_bids=spec.max_bids,
     )
 
 
 def pool_view(pool: Object) -> PoolView | None:
-    """None for a pool whose terms cannot be read: nothing is sold on guessed terms."""
+    """The view of a pool; None if its terms cannot be read: nothing is sold on guessed terms."""
     try:
         spec = msgspec.convert(pool.get("spec") or {}, PoolSpec)
         floor = parse_price(spec.floor_price)
+        listed = list_price(spec)
     except ValueError:
         return None
     if chain_problem(spec.chain):
@@ -316,6 +349,7 @@ def pool_view(pool: Object) -> PoolView | None:
         name=pool["metadata"]["name"],
         product=spec.product,
         floor=floor,
+        list_price=listed,
         sell_by=tuple(spec.sell_by),
         chain=tuple(spec.chain),
         divides=spec.divides,
@@ -324,14 +358,17 @@ def pool_view(pool: Object) -> PoolView | None:
         target_percent=spec.target_utilisation_percent,
         terms=Terms(spec.notice_seconds, spec.restart_seconds, spec.epoch_seconds),
         heavy_restart_seconds=spec.heavy_restart_seconds,
-        exact=spec.clearing is Clearing.EXACT,
+        exact=spec.clearing is ClearingMode.EXACT,
         float_percent=spec.instant_float_percent,
         idle_seconds=spec.idle_seconds,
     )
 
 
 def bid_view(bid: Object) -> BidView | None:
-    """None for a bid that is going, or is not in the namespace of the agent it names."""
+    """
+    The view of a bid; None if it is being deleted, or is not in the namespace of the agent it
+    names.
+    """
     metadata = bid["metadata"]
     agent = (metadata.get("labels") or {}).get(labels.AGENT, "")
     # The namespace decides whose wallet pays; a label cannot point at another's.
@@ -343,6 +380,7 @@ def bid_view(bid: Object) -> BidView | None:
         name=metadata["name"],
         agent=agent,
         gpus=0,
+        plane_namespace=(metadata.get("annotations") or {}).get(labels.PLANE_NAMESPACE, ""),
         created=seconds_of(metadata.get("creationTimestamp", "")),
     )
     try:
@@ -354,7 +392,7 @@ def bid_view(bid: Object) -> BidView | None:
         return msgspec.structs.replace(view, problem=str(error), bad=BidReason.BAD_BID)
     try:
         first = _choice(view, spec)
-        rest = [_choice(view, choice) for choice in spec.otherwise]
+        alternatives = [_choice(view, choice) for choice in spec.otherwise]
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error))
     common: dict[str, Any] = {
@@ -362,48 +400,24 @@ def bid_view(bid: Object) -> BidView | None:
         "term_seconds": spec.term_seconds,
         "renews": spec.renew,
         "urgent": spec.urgent,
-        "beside": tuple(spec.beside),
+        "beside": spec.beside,
+        "requests": spec.requests,
+        "terms": spec.node_selector_terms,
         "instant": spec.instant,
         "budget": budget,
         "work": (spec.work or view.uid) if budget else "",
     }
-    otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in rest)
+    otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in alternatives)
     return msgspec.structs.replace(first, otherwise=otherwise, **common)
 
 
-def _choice(view: BidView, choice: BidSpec | BidChoice) -> BidView:
-    made = msgspec.structs.replace(
-        view,
-        gpus=choice.gpus,
-        price=parse_price(choice.max_price),
-        pool=choice.pool,
-        blocks=choice.blocks,
-        spread=choice.spread,
-        whole_domain=choice.whole_domain,
-        share=choice.share,
-        selector=choice.selector,
-        match=tuple(choice.match_attribute),
-        distinct=choice.distinct_attribute,
-        one_node=choice.one_node,
-    )
-    also = tuple(
-        msgspec.structs.replace(
-            view,
-            price=made.price,
-            gpus=need.gpus,
-            pool=need.pool,
-            blocks=need.blocks,
-            spread=need.spread,
-            selector=need.selector,
-            match=tuple(need.match_attribute),
-        )
-        for need in choice.also
-    )
-    return msgspec.structs.replace(made, also=also)
+def _choice(view: BidView, choice: BidChoice) -> BidView:
+    price = parse_price(choice.max_price) if choice.max_price else 0
+    return msgspec.structs.replace(view, price=price, **fields_of(Choice, choice))
 
 
 def _budget(text: str) -> int:
-    amount = parse_credits(text) if text else 0
+    amount = parse_amount(text) if text else 0
     if text and amount <= 0:
         raise ValueError(f"budget: {text!r} buys nothing; leave it out for no limit")
     return amount

@@ -1,4 +1,4 @@
-"""What a bid and a pool are told: their status objects, from the ledger and the round."""
+"""The status of bids and pools, from the ledger and the round."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
 from bidplane.api.pool import PoolStatus
 from bidplane.core.market import Lost, LotResult, RoundResult
-from bidplane.core.market.explain import explain, explain_win
-from bidplane.exchange.inventory import Stock
-from bidplane.exchange.marks import lease_name
-from bidplane.exchange.snapshot import BidView, Snapshot
+from bidplane.core.market.pricing.explain import explain, explain_win
+from bidplane.exchange.round.conditions import lease_name
+from bidplane.exchange.round.inventory import LotDevices
+from bidplane.exchange.snapshot import BidView, HostSnapshot
 from bidplane.ledger import budgets
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import Lease, wallet_of
@@ -37,12 +37,18 @@ _REFUSALS = (
 )
 # TooManyBids stands, and is taken in when an older one is gone; one over its budget, when what
 # runs on it has ended for less, or when it bids less; DeviceTaken, when one is given back.
-_PUT_OFF = (BidReason.TOO_MANY_BIDS, BidReason.BUDGET_SPENT, BidReason.DEVICE_TAKEN)
+_PUT_OFF = (
+    BidReason.TOO_MANY_BIDS,
+    BidReason.TOO_MANY_SELECTORS,
+    BidReason.SELECTOR_PENDING,
+    BidReason.BUDGET_SPENT,
+    BidReason.DEVICE_TAKEN,
+)
 
 
 def bid_statuses(
     commit: Commit,
-    snapshot: Snapshot,
+    snapshot: HostSnapshot,
     result: RoundResult,
     refused: Mapping[str, tuple[BidReason, str]],
     number: int,
@@ -55,9 +61,8 @@ def bid_statuses(
         if lease is not None:
             statuses[bid.uid] = won_status(bid, lease)
         elif bid.problem:
-            statuses[bid.uid] = BidStatus(
-                phase=BidPhase.REFUSED, reason=bid.bad, message=bid.problem
-            )
+            phase = BidPhase.WAITING if bid.bad in _PUT_OFF else BidPhase.REFUSED
+            statuses[bid.uid] = BidStatus(phase=phase, reason=bid.bad, message=bid.problem)
         elif bid.deadline and 1000 * bid.deadline <= commit.at:
             statuses[bid.uid] = BidStatus(
                 phase=BidPhase.REFUSED,
@@ -74,25 +79,28 @@ def bid_statuses(
     wallets_of = {agent.name: wallet_of(agent.uid) for agent in snapshot.agents}
     for bid in snapshot.bids:
         if bid.budget and bid.uid in statuses and bid.agent in wallets_of:
-            known = budgets.spent(commit, wallets_of[bid.agent], bid.work)
+            spending = budgets.spent(commit, wallets_of[bid.agent], bid.work)
             statuses[bid.uid] = msgspec.structs.replace(
                 statuses[bid.uid],
-                spent=format_credits(known.charged),
+                spent=format_credits(spending.charged),
                 # In steps of a minute, so that a lease that runs is not news each second.
-                ran_seconds=known.seconds - known.seconds % 60,
+                ran_seconds=spending.seconds - spending.seconds % 60,
             )
     return statuses
 
 
-def _available(commit: Commit, snapshot: Snapshot) -> dict[str, str]:
-    """Rounded down to three digits: a wallet that pays by the second is not news each second."""
-    found = {}
+def _available(commit: Commit, snapshot: HostSnapshot) -> dict[str, str]:
+    """
+    By agent, the available credits, rounded down to three digits: a wallet that pays by the second
+    is not news each second.
+    """
+    amounts = {}
     for agent in snapshot.agents:
         wallet = commit.account(wallet_of(agent.uid))
         if wallet is not None:
             unit = 10 ** max(0, len(str(max(0, wallet.available))) - 3)
-            found[agent.name] = format_credits(max(0, wallet.available) // unit * unit)
-    return found
+            amounts[agent.name] = format_credits(max(0, wallet.available) // unit * unit)
+    return amounts
 
 
 def won_status(bid: BidView, lease: Lease) -> BidStatus:
@@ -126,13 +134,13 @@ def _how_won(bid: BidView, lease: Lease) -> str:
 
 
 def _asked(bid: BidView, lease: Lease) -> int:
-    """How many GPUs the alternative that won had asked for."""
-    asked = (
-        0 if choice.whole_domain else choice.asked
+    """The number of GPUs that the alternative that won had asked for."""
+    requested = (
+        choice.asked if choice.count else 0
         for choice in (bid, *bid.otherwise)
         if choice.price == lease.max_price and choice.asked <= lease.gpus
     )
-    return max(asked, default=0) or lease.gpus
+    return max(requested, default=0) or lease.gpus
 
 
 def _lost_status(loss: Lost, number: int, wallet: str) -> BidStatus:
@@ -150,23 +158,26 @@ def _lost_status(loss: Lost, number: int, wallet: str) -> BidStatus:
     )
 
 
-def pool_statuses(stocks: Iterable[Stock], result: RoundResult) -> dict[str, PoolStatus]:
-    """By pool; of several lots the cheapest says what a GPU costs."""
-    by_pool: dict[str, list[tuple[Stock, LotResult]]] = {}
+def pool_statuses(stocks: Iterable[LotDevices], result: RoundResult) -> dict[str, PoolStatus]:
+    """The status of each pool; of several lots the cheapest gives the price of a GPU."""
+    by_pool: dict[str, list[tuple[LotDevices, LotResult]]] = {}
     lots = {lot.lot: lot for lot in result.lots}
     for item in stocks:
         by_pool.setdefault(item.pool.name, []).append((item, lots[item.lot]))
     return {
         name: PoolStatus(
-            devices=sum(lot.devices for _, lot in found),
-            leased=sum(lot.leased for _, lot in found),
-            price=format_credits(min(lot.posted for _, lot in found)),
-            lots=len(found),
+            devices=sum(lot.devices for _, lot in pool_lots),
+            leased=sum(lot.leased for _, lot in pool_lots),
+            price=format_credits(min(lot.posted for _, lot in pool_lots)),
+            lots=len(pool_lots),
             message="; ".join(
                 dict.fromkeys(
-                    words for item, _ in found for words in (item.problem, item.withheld) if words
+                    remark
+                    for item, _ in pool_lots
+                    for remark in (item.problem, item.withheld)
+                    if remark
                 )
             ),
         )
-        for name, found in by_pool.items()
+        for name, pool_lots in by_pool.items()
     }

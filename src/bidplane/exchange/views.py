@@ -1,4 +1,4 @@
-"""The ledger, as people read it: texts for amounts and times, and only what one may see."""
+"""The ledger as people read it: texts for amounts and times, and only what the reader may see."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.lease import Phase
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
-from bidplane.core.chain import CHAIN
+from bidplane.core.devices.chain import CHAIN
 from bidplane.core.market import (
     Ask,
     Displaced,
@@ -22,30 +22,36 @@ from bidplane.core.market import (
     RoundResult,
     Won,
 )
-from bidplane.core.market.explain import IDLE, explain, explain_standing, explained_win, where
-from bidplane.core.market.prices import bounds
-from bidplane.exchange.desk import Desk
-from bidplane.exchange.marks import lease_name
+from bidplane.core.market.pricing.explain import (
+    IDLE,
+    explain,
+    explain_standing,
+    explained_win,
+    where,
+)
+from bidplane.core.market.pricing.reserve import bounds
+from bidplane.exchange.instantsales import InstantSales
+from bidplane.exchange.round.conditions import lease_name
 from bidplane.ledger import leases
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
+from bidplane.ledger.reports.statement import Statement
 from bidplane.ledger.rounds import without_round
-from bidplane.ledger.statement import Statement
 from bidplane.machinery.clock import rfc3339
 
 
 def stamp(milliseconds: int) -> str:
-    """ "" for what has not happened."""
+    """The time as text; "" for what has not happened."""
     return rfc3339(milliseconds / 1000) if milliseconds else ""
 
 
-def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None, desk: Desk) -> api.Prices:
-    """Of the round just run; before the first, of the last that was written down."""
-    known = ledger.lots() if lots is None else lots
-    return api.Prices(pools=[_priced(lot, desk) for lot in known], round=ledger.last_round)
+def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None, desk: InstantSales) -> api.Prices:
+    """The prices of the round just run; before the first, of the last one recorded."""
+    priced_lots = ledger.lots() if lots is None else lots
+    return api.Prices(pools=[_priced(lot, desk) for lot in priced_lots], round=ledger.last_round)
 
 
-def _priced(lot: LotResult | LotPrice, desk: Desk) -> api.PoolPrice:
+def _priced(lot: LotResult | LotPrice, desk: InstantSales) -> api.PoolPrice:
     price, pool, offer = _pool_price(lot), desk.pool(lot.lot), desk.floats.get(lot.lot)
     if offer is not None and offer.devices:
         price = msgspec.structs.replace(price, instant=format_credits(offer.asked))
@@ -54,7 +60,10 @@ def _priced(lot: LotResult | LotPrice, desk: Desk) -> api.PoolPrice:
             lot.base, floor=pool.floor, target_percent=pool.target_percent, seconds=BOUND_SECONDS
         )
         price = msgspec.structs.replace(
-            price, next_low=format_credits(low), next_high=format_credits(high)
+            price,
+            next_low=format_credits(low),
+            next_high=format_credits(high),
+            list_price=format_credits(pool.list_price),
         )
     return price
 
@@ -65,10 +74,10 @@ HISTORY_ROUNDS = 500  # that one answer looks at
 
 def history(ledger: Ledger, pool: str) -> api.PriceHistory:
     first = max(0, ledger.last_round - HISTORY_ROUNDS)
-    found = []
+    points = []
     for record in ledger.rounds_after(first, limit=HISTORY_ROUNDS):
         result = msgspec.json.decode(record.result, type=RoundResult)
-        found += [
+        points += [
             api.PriceAt(
                 at=stamp(record.at),
                 round=record.number,
@@ -80,11 +89,11 @@ def history(ledger: Ledger, pool: str) -> api.PriceHistory:
             for lot in result.lots
             if lot.lot == pool
         ]
-    return api.PriceHistory(pool=pool, prices=found)
+    return api.PriceHistory(pool=pool, prices=points)
 
 
 def order_view(lease: Lease) -> api.Order:
-    held = leases.hold_for(lease.max_price, lease.weight, leases.terms_of(lease))
+    hold = leases.hold_for(lease.max_price, lease.weight, leases.terms_of(lease))
     return api.Order(
         lease=lease_name(lease.id),
         bid=lease.bid_name,
@@ -94,21 +103,28 @@ def order_view(lease: Lease) -> api.Order:
         node=lease.node,
         device=lease.devices[0].name,
         share=lease.share,
-        held=format_credits(held),
+        held=format_credits(hold),
     )
 
 
-def round_view(record: Round, *, agent: str | None) -> api.Round:
-    """What `agent` may see of a round; None sees everything."""
-    given = msgspec.json.decode(record.input, type=RoundInput)
+def round_view(record: Round, *, agent: str | None, since: int = 0) -> api.RoundSummary:
+    """
+    The part of a round that `agent` may see; None sees everything. `since`: when the agent began;
+    rounds before had another of its name.
+    """
+    market_input = msgspec.json.decode(record.input, type=RoundInput)
     result = msgspec.json.decode(record.result, type=RoundResult)
-    outcomes = _outcomes(given, result)
-    return api.Round(
+    outcomes = _outcomes(market_input, result)
+    return api.RoundSummary(
         number=record.number,
         at=stamp(record.at),
         pools=[_pool_price(lot) for lot in result.lots],
-        outcomes=[o for o in outcomes if agent is None or o.agent == agent],
-        bids=len(given.asks),
+        outcomes=[
+            outcome
+            for outcome in outcomes
+            if agent is None or (outcome.agent == agent and record.at >= since)
+        ],
+        bids=len(market_input.asks),
     )
 
 
@@ -126,37 +142,47 @@ def round_record(record: Round) -> api.RoundRecord:
 ROUNDS_BACK = 2000
 
 
-def explanation(ledger: Ledger, uid: str, *, agent: str | None) -> api.Explanation | None:
-    """Why the bid won or lost, to `agent` (None may see all); None if no round knows it."""
+def explanation(
+    ledger: Ledger, uid: str, *, agent: str | None, since: int = 0
+) -> api.Explanation | None:
+    """
+    The reason that the bid won or lost, as `agent` (None may see all), which began at `since`, may
+    see it; None if no round knows the bid.
+    """
     lease = ledger.lease_of_bid(uid)
+    if agent is not None and lease is not None and lease.won_at < since:
+        return None  # of another agent of its name
     if lease is not None and (lease.instant or lease.moved_from):
-        known = _with_standing(_without_round(lease), lease)
-        return known if agent in (None, lease.agent) else None
+        answer = _with_standing(_without_round(lease), lease)
+        return answer if agent in (None, lease.agent) else None
     needle = msgspec.json.encode(uid)
     for record in _rounds_back(ledger):
         if lease is not None and record.at != lease.won_at:
             continue  # a bid wins once: only that round explains it
         if needle not in record.input:
             continue
-        given = msgspec.json.decode(record.input, type=RoundInput)
-        ask = next((ask for ask in given.asks if ask.id == uid), None)
+        market_input = msgspec.json.decode(record.input, type=RoundInput)
+        ask = next((ask for ask in market_input.asks if ask.id == uid), None)
         if ask is not None:
-            if agent is not None and ask.agent != agent:
+            if agent is not None and (ask.agent != agent or record.at < since):
                 return None
             result = msgspec.json.decode(record.result, type=RoundResult)
             return _with_standing(_explained(record, ask, result), lease)
     return None
 
 
-def _with_standing(known: api.Explanation, lease: Lease | None) -> api.Explanation:
-    said = standing(lease) if lease is not None else ""
-    if not said:
-        return known
-    return msgspec.structs.replace(known, message=f"{known.message}; its lease is {said}")
+def _with_standing(answer: api.Explanation, lease: Lease | None) -> api.Explanation:
+    remarks = standing(lease) if lease is not None else ""
+    if not remarks:
+        return answer
+    return msgspec.structs.replace(answer, message=f"{answer.message}; its lease is {remarks}")
 
 
 def _without_round(lease: Lease) -> api.Explanation:
-    """No round decided it: it was sold from the float, or kept for who had to move."""
+    """
+    The explanation of a lease that no round decided: bought from the float, or reserved for an
+    agent that had to move.
+    """
     return api.Explanation(
         bid=lease.bid_uid,
         agent=lease.agent,
@@ -187,7 +213,7 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
     won = next((win for win in result.won if win.ask == ask.id), None)
     loss = next((loss for loss in result.lost if loss.ask == ask.id), None)
     ask = _option(ask, won or loss)
-    known = api.Explanation(
+    answer = api.Explanation(
         bid=ask.id,
         agent=ask.agent,
         event="Won",
@@ -200,7 +226,7 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
     )
     if won is not None:
         return msgspec.structs.replace(
-            known,
+            answer,
             message=explained_win(ask, won),
             pool=where(won),
             gpus_sold=won.gpus,
@@ -213,7 +239,7 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         raise ValueError(f"round {record.number} says nothing of bid {ask.id}")
     to_win = loss.price_to_win
     return msgspec.structs.replace(
-        known,
+        answer,
         event="Lost",
         reason=loss.reason.value,
         message=explain(loss),
@@ -232,11 +258,11 @@ def _option(ask: Ask, outcome: Won | Lost | None) -> Ask:
     return ask.choices[outcome.option] if outcome else ask
 
 
-def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
-    asks = {ask.id: ask for ask in given.asks}
-    running = {incumbent.id: incumbent for incumbent in given.incumbents}
+def _outcomes(market_input: RoundInput, result: RoundResult) -> list[api.BidOutcome]:
+    asks = {ask.id: ask for ask in market_input.asks}
+    running = {incumbent.id: incumbent for incumbent in market_input.incumbents}
     won = [
-        api.Outcome(
+        api.BidOutcome(
             agent=asks[win.ask].agent,
             event="Won",
             message=explained_win(_option(asks[win.ask], win), win),
@@ -250,7 +276,7 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         for win in result.won
     ]
     lost = [
-        api.Outcome(
+        api.BidOutcome(
             agent=asks[loss.ask].agent,
             event="Lost",
             message=explain(loss),
@@ -264,21 +290,21 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
         for loss in result.lost
     ]
     displaced = [
-        api.Outcome(
-            agent=running[gone.lease].agent,
+        api.BidOutcome(
+            agent=running[displacement.lease].agent,
             event="Displaced",
-            message=_how_displaced(running[gone.lease], gone),
-            pool=" + ".join(part.lot for part in parts_of(running[gone.lease])),
-            lease=lease_name(gone.lease),
-            gpus=sum(part.gpus for part in parts_of(running[gone.lease])),
-            share=running[gone.lease].share,
-            offer=format_credits(running[gone.lease].price),
-            compensation=format_credits(gone.compensation),
+            message=_how_displaced(running[displacement.lease], displacement),
+            pool=" + ".join(part.lot for part in parts_of(running[displacement.lease])),
+            lease=lease_name(displacement.lease),
+            gpus=sum(part.gpus for part in parts_of(running[displacement.lease])),
+            share=running[displacement.lease].share,
+            offer=format_credits(running[displacement.lease].price),
+            compensation=format_credits(displacement.compensation),
         )
-        for gone in result.displaced
+        for displacement in result.displaced
     ]
     moved = [
-        api.Outcome(
+        api.BidOutcome(
             agent=running[move.lease].agent,
             event="Moved",
             message=(
@@ -298,18 +324,18 @@ def _outcomes(given: RoundInput, result: RoundResult) -> list[api.Outcome]:
 
 
 def parts_of(lease: Incumbent) -> tuple[Incumbent, ...]:
-    """What it has in each lot."""
+    """The lease's part in each lot."""
     return (lease, *lease.also)
 
 
-def _how_displaced(lease: Incumbent, gone: Displaced) -> str:
+def _how_displaced(lease: Incumbent, displaced: Displaced) -> str:
     idle = f" ({IDLE})" if lease.idle else ""
-    return f"outbid{idle}; compensated with {format_credits(gone.compensation)}"
+    return f"outbid{idle}; compensated with {format_credits(displaced.compensation)}"
 
 
-def _seat(one: Incumbent | Moved) -> str:
-    """Of a part its GPU, else its domain: where it is, as far as that matters."""
-    return one.devices[0].rpartition("/")[2] if one.share else one.domain
+def _seat(lease: Incumbent | Moved) -> str:
+    """The place of a lease, for people: the GPU of a share, else its domain."""
+    return lease.devices[0].rpartition("/")[2] if lease.share else lease.domain
 
 
 def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
@@ -339,8 +365,8 @@ def wallet_view(account: Account, accruing: int) -> api.Wallet:
     )
 
 
-def statement_view(statement: Statement) -> api.Statement:
-    return api.Statement(
+def statement_view(statement: Statement) -> api.StatementView:
+    return api.StatementView(
         agent=statement.agent,
         lines=[
             api.StatementLine(

@@ -1,0 +1,3 @@
+"""
+One Kubernetes client protocol, and its HTTP transport.
+"""

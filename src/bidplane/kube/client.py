@@ -2,7 +2,7 @@
 One client protocol for every Kubernetes API: ours, in this process or over HTTPS, and
 kube-apiserver.
 
-A `Client` speaks to one endpoint (one plane, or one cluster). Objects are plain JSON
+A `KubeClient` speaks to one endpoint (one plane, or one cluster). Objects are plain JSON
 objects. What a client hands out is shared with its cache and its other callers, so the
 types are read-only: to change an object, send a patch, or a copy.
 """
@@ -16,32 +16,37 @@ import msgspec
 
 from bidplane.api.kinds import Kind, Object
 
-__all__ = ["Client", "EventType", "FollowingClient", "Listing", "Object", "WatchEvent"]
+__all__ = ["EventType", "FollowingClient", "KubeClient", "Listing", "Object", "WatchEvent"]
 
 EventType = Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """The objects of a kind, and the revision at which they were so."""
+    """The objects of a kind, and the revision of that state."""
 
     items: Sequence[Object]
     resource_version: str
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
+    """One change of an object."""
+
     type: EventType
     object: Object
 
 
-class Client(Protocol):
-    """Every method raises `bidplane.errors.ApiError` (or a subclass) when refused."""
+class KubeClient(Protocol):
+    """
+    A connection to one Kubernetes API. Every method raises `bidplane.errors.ApiError` (or a
+    subclass) when refused.
+    """
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object: ...
 
     async def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
-        """All objects of `kind`; of every namespace when `namespace` is None."""
+        """Return all objects of `kind`; of every namespace when `namespace` is None."""
         ...
 
     def watch(
@@ -54,7 +59,7 @@ class Client(Protocol):
         fields: str = "",
     ) -> AsyncIterator[WatchEvent]:
         """
-        Changes after `resource_version`, until the server ends the stream.
+        Yield the changes after `resource_version`, until the server ends the stream.
 
         Raises `Gone` when that revision is no longer in history: list again.
         """
@@ -69,8 +74,10 @@ class Client(Protocol):
         with_status: bool = False,
     ) -> Object:
         """
-        `with_status` wants its status kept as well, in one write. Only a plane in this process
-        does that, and Kubernetes does not: look at the answer.
+        Create an object.
+
+        `with_status` stores its status as well, in one write. Only a plane in this process
+        supports that, Kubernetes does not: check the answer.
         """
         ...
 
@@ -105,19 +112,19 @@ class Client(Protocol):
         ...
 
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
-        """A token of a ServiceAccount: a TokenRequest, answered."""
+        """Return the answer to a TokenRequest for a ServiceAccount."""
         ...
 
 
 @runtime_checkable
-class FollowingClient(Client, Protocol):
-    """One that watches many kinds for the price of one: of a plane in this process."""
+class FollowingClient(KubeClient, Protocol):
+    """A client that watches many kinds in one stream: that of a plane in this process."""
 
     def follow(
         self, since: Mapping[Kind, str]
     ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
         """
-        Changes of each kind after its revision; None of a kind when its watch is over, and the
-        others' go on. Ends when all are over.
+        Yield the changes of each kind after its revision; None for a kind whose watch ended, while
+        the others continue. Ends when all have ended.
         """
         ...

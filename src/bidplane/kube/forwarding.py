@@ -1,17 +1,17 @@
-"""A client that passes every call on: for clients that add something to another."""
+"""A client that passes every call on: the base of clients that add something to another."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 
 from bidplane.api.kinds import Kind
-from bidplane.kube.client import Client, Listing, Object, WatchEvent
+from bidplane.kube.client import KubeClient, Listing, Object, WatchEvent
 
 
 class ForwardingClient:
-    """`reach` gives the client to pass on to, anew for each call."""
+    """Passes every call to the client that `reach` returns, which is called each time."""
 
-    def __init__(self, reach: Callable[[], Client]) -> None:
+    def __init__(self, reach: Callable[[], KubeClient]) -> None:
         self._reach = reach
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:

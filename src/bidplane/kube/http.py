@@ -7,18 +7,17 @@ client's; lists, watches and logs, which may be large or long, over such a clien
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import httpx2
 import msgspec
 
 from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
-from bidplane.errors import ApiError, Gone, Unavailable, api_error
+from bidplane.errors import Gone, Unavailable, api_error
+from bidplane.http.client.caller import HttpCaller, NoAnswer, refusal_in, trust
+from bidplane.http.client.connections import Broken, Connections
 from bidplane.kube.client import Listing, Object, WatchEvent
-from bidplane.kube.connections import Broken, Connections
 
 _MERGE_PATCH = "application/merge-patch+json"
 _REQUEST_SECONDS = 30.0
@@ -39,24 +38,22 @@ class HttpClient:
         certificate: tuple[str, str] | None = None,
     ) -> None:
         """
-        `token` may be a function, for credentials that are renewed; `certificate` is two
-        files, its own and its key's. Trusted is what the file or the PEM text names; with
-        neither, what the system trusts.
+        Connect to `url`.
+
+        `token` may be a function, for credentials that are renewed; `certificate` names two files,
+        the certificate and its key. Without `ca_file` or `ca_data` (PEM text) the system's
+        certificate authorities are trusted.
         """
         self.url = url.rstrip("/")
-        trust = ssl.create_default_context(cafile=ca_file, cadata=ca_data)
-        if certificate is not None:
-            trust.load_cert_chain(*certificate)
+        trusted = trust(ca_file=ca_file, ca_data=ca_data, certificate=certificate)
         self._token = token if callable(token) else lambda: token
-        self._calls = Connections(self.url, trust, timeout=_REQUEST_SECONDS)
+        self._calls = Connections(self.url, trusted, timeout=_REQUEST_SECONDS)
         self._base = urlsplit(self.url).path
-        self._http = httpx2.AsyncClient(
-            verify=trust,
-            auth=_Bearer(self._token) if token else None,
+        self._http = HttpCaller(
+            trust=trusted,
+            token=token,
             headers={"Accept": "application/json"},
-            timeout=_REQUEST_SECONDS,
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            trust_env=False,
+            seconds=_REQUEST_SECONDS,
         )
 
     def __repr__(self) -> str:
@@ -64,7 +61,7 @@ class HttpClient:
 
     async def close(self) -> None:
         self._calls.close()
-        await self._http.aclose()
+        await self._http.close()
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         return await self._call("GET", _path(kind, namespace, name))
@@ -73,7 +70,7 @@ class HttpClient:
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
         body = await self._fetch(_path(kind, namespace), _selectors(labels, fields))
-        # Items of a list leave out what the list already says of them.
+        # The items of a list omit apiVersion and kind, which the list itself names.
         try:
             items = [
                 {"apiVersion": kind.api_version, "kind": kind.kind, **item}
@@ -81,7 +78,7 @@ class HttpClient:
             ]
             return Listing(items, body["metadata"]["resourceVersion"])
         except (KeyError, TypeError) as error:
-            raise Unavailable(f"{self.url} answered with something else than a list") from error
+            raise Unavailable(f"{self.url} did not answer with a list") from error
 
     async def watch(
         self,
@@ -98,18 +95,17 @@ class HttpClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
-        timeout = httpx2.Timeout(_REQUEST_SECONDS, read=_WATCH_SECONDS + 10.0)
+        url = self.url + _path(kind, namespace)
         try:
-            async with self._http.stream(
-                "GET", self.url + _path(kind, namespace), params=params, timeout=timeout
-            ) as response:
-                if response.status_code >= 400:
-                    raise _refusal(response.status_code, await response.aread())
-                async for line in response.aiter_lines():
+            async with await self._http.open(
+                "GET", url, params=params, idle_seconds=_WATCH_SECONDS + 10.0
+            ) as stream:
+                await stream.accepted()
+                async for line in stream.lines():
                     if line:
                         yield _event(msgspec.json.decode(line))
-        except (httpx2.RequestError, msgspec.DecodeError) as error:
-            # Also a line that was cut short: the server went in the middle of it.
+        except (NoAnswer, msgspec.DecodeError) as error:
+            # Also a truncated line: the server stopped while writing it.
             raise Unavailable(f"{self.url}: the watch broke off: {error}") from error
 
     async def create(
@@ -120,8 +116,8 @@ class HttpClient:
         *,
         with_status: bool = False,
     ) -> Object:
-        space = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
-        return await self._call("POST", _path(kind, space), body=obj)
+        target = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
+        return await self._call("POST", _path(kind, target), body=obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         metadata = obj["metadata"]
@@ -166,22 +162,22 @@ class HttpClient:
         await self._call("POST", _path(POD, namespace, pod, "binding"), body=binding)
 
     async def logs(self, namespace: str, pod: str) -> AsyncIterator[bytes]:
-        """What the pod's container prints, as it prints it, until it ends."""
-        timeout = httpx2.Timeout(_REQUEST_SECONDS, read=None)
+        """Yield the output of the pod's container as it is written, until it ends."""
         url = self.url + _path(POD, namespace, pod, "log")
+        # Not compressed: a log is passed on as it is written.
+        headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
         try:
-            async with self._http.stream(
-                "GET", url, params={"follow": "true"}, headers={"Accept": "*/*"}, timeout=timeout
-            ) as response:
-                if response.status_code >= 400:
-                    raise _refusal(response.status_code, await response.aread())
-                async for chunk in response.aiter_bytes():
+            async with await self._http.open(
+                "GET", url, params={"follow": "true"}, headers=headers
+            ) as stream:
+                await stream.accepted()
+                async for chunk in stream.chunks():
                     yield chunk
-        except httpx2.RequestError as error:
+        except NoAnswer as error:
             raise Unavailable(f"{self.url}: the log broke off: {error}") from error
 
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
-        """A token of a ServiceAccount: a TokenRequest, answered."""
+        """Return the answer to a TokenRequest for a ServiceAccount."""
         return await self._call(
             "POST", _path(SERVICE_ACCOUNT, namespace, account, "token"), body=request
         )
@@ -194,6 +190,7 @@ class HttpClient:
         body: Object | None = None,
         content_type: str = "application/json",
     ) -> dict[str, Any]:
+        """Send a small request and return the decoded answer."""
         content = None if body is None else msgspec.json.encode(body)
         headers = {} if body is None else {"Content-Type": content_type}
         if token := self._token():
@@ -205,31 +202,25 @@ class HttpClient:
         return self._read(answer.status, answer.body)
 
     async def _fetch(self, path: str, params: dict[str, str]) -> dict[str, Any]:
+        """GET a list and return it decoded."""
         try:
-            response = await self._http.get(self.url + path, params=params)
-        except httpx2.RequestError as error:
+            answer = await self._http.call("GET", self.url + path, params=params)
+        except NoAnswer as error:
             raise Unavailable(f"{self.url} does not answer: {error}") from error
-        return self._read(response.status_code, response.content)
+        return self._read(answer.code, answer.body)
 
     def _read(self, status: int, body: bytes) -> dict[str, Any]:
+        """Decode an answer; raises `ApiError` for a refusal."""
         if status >= 400:
-            raise _refusal(status, body)
+            raise refusal_in(status, body)
         try:
             return msgspec.json.decode(body, type=dict[str, Any])
         except msgspec.MsgspecError as error:
             raise Unavailable(f"{self.url} is no Kubernetes API: {error}") from error
 
 
-class _Bearer(httpx2.Auth):
-    def __init__(self, token: Callable[[], str]) -> None:
-        self._token = token
-
-    def auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response]:
-        request.headers["Authorization"] = f"Bearer {self._token()}"
-        yield request
-
-
 def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
+    """The API path of a collection, object or subresource."""
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     inside = f"/namespaces/{quote(namespace, '')}" if namespace and kind.namespaced else ""
     tail = "".join(f"/{quote(part, '')}" for part in (name, subresource) if part)
@@ -237,13 +228,15 @@ def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = 
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:
+    """The query parameters of these selectors."""
     chosen = {"labelSelector": labels, "fieldSelector": fields}
     return {key: value for key, value in chosen.items() if value}
 
 
 def _event(frame: Any) -> WatchEvent:
+    """The event of a watch's line; raises `ApiError` for an error event."""
     if not isinstance(frame, dict) or not isinstance(frame.get("object"), dict):
-        raise Unavailable("the watch answered with something else than an event")
+        raise Unavailable("the watch did not answer with an event")
     if frame.get("type") == "ERROR":
         status = frame["object"]
         code = status.get("code", 500)
@@ -251,11 +244,3 @@ def _event(frame: Any) -> WatchEvent:
             raise Gone(status.get("message", "the resourceVersion is too old"))
         raise api_error(code, status.get("reason", ""), status.get("message", ""))
     return WatchEvent(frame["type"], frame["object"])
-
-
-def _refusal(code: int, body: bytes) -> ApiError:
-    try:
-        status = msgspec.json.decode(body)
-        return api_error(code, status.get("reason") or "", status.get("message") or "")
-    except (msgspec.MsgspecError, AttributeError):
-        return api_error(code, "", body.decode(errors="replace")[:500] or f"HTTP {code}")

@@ -1,8 +1,8 @@
 """
 A client from a kubeconfig, as kubectl reads it: its current context, or another by name.
 
-Tokens and client certificates, in the file or in files it names. What it cannot do
-(plugins, passwords) is said by name.
+Supports tokens and client certificates, in the file or in files it names. Unsupported logins
+(plugins, passwords) are refused by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from bidplane.kube.http import HttpClient
 
 
 def client_from(path: Path, *, context: str = "") -> HttpClient:
-    """Raises `UserError` that names what is missing or cannot be used."""
+    """
+    Return the client for a context; raises `UserError` that names what is missing or unsupported.
+    """
     config = _read(path)
     name = context or config.get("current-context") or ""
     chosen = _named(config, "contexts", "context", name, path)
@@ -58,10 +60,11 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _named(config: dict[str, Any], list_: str, field: str, name: str, path: Path) -> dict[str, Any]:
-    for one in config.get(list_) or ():
-        if isinstance(one, dict) and one.get("name") == name:
-            found = one.get(field)
-            return found if isinstance(found, dict) else {}
+    """The entry of that name in one of the kubeconfig's lists."""
+    for entry in config.get(list_) or ():
+        if isinstance(entry, dict) and entry.get("name") == name:
+            content = entry.get(field)
+            return content if isinstance(content, dict) else {}
     raise UserError(f"{path}: it has no {field} {name!r}")
 
 
@@ -72,13 +75,14 @@ def _token(user: dict[str, Any], path: Path) -> str:
 
 
 def _certificate(user: dict[str, Any], path: Path, folder: Path) -> tuple[str, str] | None:
-    found = []
+    """The files of the user's client certificate and key, or None."""
+    files = []
     for part in ("client-certificate", "client-key"):
         if user.get(f"{part}-data"):
             file = folder / part
             file.touch(mode=0o600)
             file.write_bytes(b64decode(user[f"{part}-data"]))
-            found.append(str(file))
+            files.append(str(file))
         elif user.get(part):
-            found.append(str(path.parent / user[part]))
-    return (found[0], found[1]) if len(found) == 2 else None
+            files.append(str(path.parent / user[part]))
+    return (files[0], files[1]) if len(files) == 2 else None

@@ -8,7 +8,7 @@ Money and leases: double entry, in one database, chained by hash.
 from __future__ import annotations
 
 from bidplane.ledger.ledger import Ledger
-from bidplane.ledger.statement import statement
+from bidplane.ledger.reports.statement import statement
 from bidplane.ledger.verify import verify
 
 __all__ = ["Ledger", "statement", "verify"]

@@ -16,7 +16,7 @@ from bidplane.ledger.records import HoldState, Lease
 
 
 class Spent(NamedTuple):
-    """What a work has come to."""
+    """The cost and the running time of a work so far."""
 
     charged: int = 0
     held: int = 0  # by leases that run, beyond what they were charged
@@ -34,12 +34,14 @@ def spent(commit: Commit, wallet: str, work: str) -> Spent:
     return Spent(charged, held, milliseconds // 1000)
 
 
-def left(commit: Commit, wallet: str, work: str, budget: int) -> int:
-    """What may still be held for it."""
-    known = spent(commit, wallet, work)
-    return max(0, budget - known.charged - known.held)
+def remaining(commit: Commit, wallet: str, work: str, budget: int) -> int:
+    """The credits that may still be held for the work."""
+    so_far = spent(commit, wallet, work)
+    return max(0, budget - so_far.charged - so_far.held)
 
 
-def left_of(commit: Commit, lease: Lease) -> int | None:
-    """What may still be held for a lease that holds nothing now; None without a budget."""
-    return left(commit, lease.wallet, lease.work, lease.budget) if lease.budget else None
+def remaining_for(commit: Commit, lease: Lease) -> int | None:
+    """
+    The credits that may still be held for a lease that holds nothing now; None without a budget.
+    """
+    return remaining(commit, lease.wallet, lease.work, lease.budget) if lease.budget else None

@@ -28,7 +28,7 @@ from bidplane.ledger.records import (
     TransferKind,
     lease_id,
 )
-from bidplane.ledger.store import Store
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.tables import (
     ACCOUNT,
     HOLD,
@@ -56,20 +56,20 @@ class Overdraft(BrokenPromise):
 class Commit:
     """Made by `Ledger.commit`; not used after it."""
 
-    def __init__(self, store: Store, head: Entry, at: int) -> None:
+    def __init__(self, store: LedgerStore, head: Entry, at: int) -> None:
         self.sequence = head.sequence + 1
         # Time never goes back: a clock that did is read as standing still.
         self.at = max(at, head.at)
         self._head = head
         self._store = store
-        self._known: dict[tuple[str, Any], Any] = {}  # by (table, key): the latest
-        self._fresh: set[tuple[str, Any]] = set()  # to be inserted
+        self._rows: dict[tuple[str, Any], Any] = {}  # by (table, key): the latest
+        self._added: set[tuple[str, Any]] = set()  # to be inserted
         self._changed: set[tuple[str, Any]] = set()  # to be updated
         self._live: set[str] | None = None  # ids of leases that were not released at first sight
 
     @property
     def is_empty(self) -> bool:
-        return not (self._fresh or self._changed)
+        return not (self._added or self._changed)
 
     # Accounts and money
 
@@ -125,19 +125,19 @@ class Commit:
 
     def prefetch(self, table: Table[R], keys: Iterable[str]) -> None:
         """Read many rows at once, for a caller that is about to ask for each of them."""
-        unknown = [key for key in keys if (table.name, key) not in self._known]
-        found = {getattr(r, table.key): r for r in self._store.get_many(table, unknown)}
+        unknown = [key for key in keys if (table.name, key) not in self._rows]
+        stored = {getattr(r, table.key): r for r in self._store.get_many(table, unknown)}
         for key in unknown:
-            self._known[table.name, key] = found.get(key)
+            self._rows[table.name, key] = stored.get(key)
 
     def transferred(self, id: str) -> Transfer | None:
         return self._get(TRANSFER, id)
 
     def hold(self, hold: str) -> Hold:
-        found = self._get(HOLD, hold)
-        if found is None:
+        stored = self._get(HOLD, hold)
+        if stored is None:
             raise BrokenPromise(f"there is no hold {hold}")
-        return found
+        return stored
 
     def open_hold(self, hold: Hold) -> None:
         account = self._open(hold.account)
@@ -148,7 +148,10 @@ class Commit:
         self._add(HOLD, hold)
 
     def close_hold(self, hold: Hold, *, captured: int) -> None:
-        """Once. What was captured is then to be transferred; the rest is free again."""
+        """
+        Close an open hold. The captured amount is then to be transferred; the rest is available
+        again.
+        """
         if hold.state is not HoldState.OPEN or not 0 <= captured <= hold.amount:
             raise BrokenPromise(f"cannot capture {captured} of {hold}")
         account = self._open(hold.account)
@@ -165,26 +168,26 @@ class Commit:
         return self._get(LEASE, lease_id(bid_uid))
 
     def leases_for(self, wallet: str, work: str) -> list[Lease]:
-        """Every lease of one work, whatever became of it, as this commit has it so far."""
+        """Every lease of one work, in any phase, as this commit has it so far."""
         stored = self._store.find(LEASE, "wallet = ? AND work = ?", wallet, work)
-        known = {lease.id: self._latest(LEASE, lease) for lease in stored}
-        for table, key in self._fresh:
+        by_id = {lease.id: self._latest(LEASE, lease) for lease in stored}
+        for table, key in self._added:
             if table == LEASE.name:
-                made: Lease = self._known[table, key]
-                if (made.wallet, made.work) == (wallet, work):
-                    known[made.id] = made
-        return list(known.values())
+                added: Lease = self._rows[table, key]
+                if (added.wallet, added.work) == (wallet, work):
+                    by_id[added.id] = added
+        return list(by_id.values())
 
     def live_leases(self) -> list[Lease]:
         """Every lease that is not released, as this commit has it so far."""
         if self._live is None:  # read once: nobody else writes while this commit is open
             stored = self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
-            made = {key for table, key in self._fresh if table == LEASE.name}
-            self._live = {self._latest(LEASE, lease).id for lease in stored} | made
-            # Whoever looks at the live leases looks at what they hold: one read for all.
+            added = {key for table, key in self._added if table == LEASE.name}
+            self._live = {self._latest(LEASE, lease).id for lease in stored} | added
+            # Callers need the holds of the live leases, too: one read for all.
             for hold in self._store.find(HOLD, "state = ?", HoldState.OPEN.value):
                 self._latest(HOLD, hold)
-        leases: list[Lease] = [self._known[LEASE.name, id] for id in sorted(self._live)]
+        leases: list[Lease] = [self._rows[LEASE.name, id] for id in sorted(self._live)]
         return [lease for lease in leases if lease.phase is not Phase.RELEASED]
 
     def add_lease(self, lease: Lease) -> None:
@@ -216,17 +219,17 @@ class Commit:
         """Write every row, and the journal row that covers them. Called once, by `Ledger`."""
         entries: list[Any] = []
         keys: dict[str, list[Any]] = {}
-        for name, key in self._fresh | self._changed:
+        for name, key in self._added | self._changed:
             keys.setdefault(name, []).append(key)
         for name, table in JOURNALLED.items():  # accounts first: others refer to them
-            fresh: list[Any] = []
+            new: list[Any] = []
             changed: list[Any] = []
             for key in sorted(keys.get(name, ())):
-                record = msgspec.structs.replace(self._known[name, key], sequence=self.sequence)
-                (fresh if (name, key) in self._fresh else changed).append(record)
+                record = msgspec.structs.replace(self._rows[name, key], sequence=self.sequence)
+                (new if (name, key) in self._added else changed).append(record)
                 entries.append([name, table.journalled(table.row(record))])
-            if fresh:
-                self._store.insert(table, *fresh)
+            if new:
+                self._store.insert(table, *new)
             if changed:
                 self._store.update(table, *changed)
         payload = msgspec.json.encode(entries)
@@ -240,31 +243,31 @@ class Commit:
         return entry
 
     def _open(self, account: str) -> Account:
-        found = self.account(account)
-        if found is None or not found.is_open:
+        opened = self.account(account)
+        if opened is None or not opened.is_open:
             raise BrokenPromise(f"account {account} is not open")
-        return found
+        return opened
 
     def _get(self, table: Table[R], key: str) -> R | None:
-        if (table.name, key) not in self._known:
-            self._known[table.name, key] = self._store.get(table, key)
-        found: R | None = self._known[table.name, key]
-        return found
+        if (table.name, key) not in self._rows:
+            self._rows[table.name, key] = self._store.get(table, key)
+        record: R | None = self._rows[table.name, key]
+        return record
 
     def _latest(self, table: Table[R], stored: R) -> R:
         key = (table.name, getattr(stored, table.key))
-        latest: R = self._known.setdefault(key, stored)
+        latest: R = self._rows.setdefault(key, stored)
         return latest
 
     def _add(self, table: Table[R], record: R) -> None:
         key = getattr(record, table.key)
         if table is not ROUND and self._get(table, key) is not None:
             raise BrokenPromise(f"{table.name} {key} is there already")
-        self._known[table.name, key] = record
-        self._fresh.add((table.name, key))
+        self._rows[table.name, key] = record
+        self._added.add((table.name, key))
 
     def _change(self, table: Table[R], record: R) -> None:
         key = (table.name, getattr(record, table.key))
-        self._known[key] = record
-        if key not in self._fresh:
+        self._rows[key] = record
+        if key not in self._added:
             self._changed.add(key)

@@ -1,5 +1,5 @@
 """
-What the ledger knows, as rows. Times are milliseconds, money is micro-credits.
+The rows of the ledger. Times are milliseconds, money is micro-credits.
 
 `sequence` is the number of the commit that wrote the row last.
 """
@@ -7,21 +7,23 @@ What the ledger knows, as rows. Times are milliseconds, money is micro-credits.
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 import itertools
 from typing import NamedTuple
 
 import msgspec
 
-from bidplane.api.lease import Device, Phase
+from bidplane.api.bid import BidBeside
+from bidplane.api.lease import DeviceRef, Origin, Phase
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.market.metering import MICRO_CREDIT, Meter
+from bidplane.core.market.pricing.metering import MICRO_CREDIT, Meter
 
 
 class AccountKind(enum.StrEnum):
     MINT = "mint"  # where credits come from and end; the only one that may be negative
     REVENUE = "revenue"  # rents
-    FUND = "fund"  # a pool's, for displaced leases
+    FUND = "fund"  # a pool's: levies, and compensations on their way
     WALLET = "wallet"  # an agent's
 
 
@@ -30,9 +32,9 @@ class TransferKind(enum.StrEnum):
     FUND = "fund"  # mint → wallet, by the owner's hand
     RENT = "rent"  # wallet → revenue
     LEVY = "levy"  # wallet → the pool's fund, a part of every rent
-    PREEMPTION = "preemption"  # wallet of a preemptor → the pool's fund, before its first rent
+    PREEMPTION = "preemption"  # wallet of a preemptor → the pool's fund, beside its rent
     COMPENSATION = "compensation"  # the pool's fund → wallet of a displaced lease
-    SEED = "seed"  # mint → a pool's fund
+    SEED = "seed"  # mint → a pool's fund; made by versions whose funds protected leases
     EARLY = "early"  # wallet → revenue, for a round before its time
     TRANSFER = "transfer"  # wallet → wallet, by the agent's hand
     CLOSE = "close"  # wallet → mint, what an agent leaves behind
@@ -53,17 +55,21 @@ def fund_of(pool: str) -> str:
 
 
 def wallet_of(uid: str) -> str:
-    """By the Agent's uid, so that a new agent of an old name has an empty wallet."""
+    """
+    The account of an agent, by the Agent's uid, so that a new agent of an old name has an empty
+    wallet.
+    """
     return f"wallet/{uid}"
 
 
+@functools.lru_cache(maxsize=65_536)  # every round asks for every bid that stands
 def lease_id(bid_uid: str) -> str:
-    """A bid wins at most once, so what it wins can be named after it."""
+    """The id of the lease that a bid wins: a bid wins at most once."""
     return hashlib.sha256(bid_uid.encode()).hexdigest()[:16]
 
 
 class PoolPart(NamedTuple):
-    """What a lease of several pools has of one."""
+    """The part of a lease of several pools that is in one of them."""
 
     pool: str
     weight: int  # in 56ths of a GPU
@@ -86,7 +92,7 @@ class Account(Record, frozen=True, kw_only=True):
     is_open: bool = True
     opened_at: int = 0
     refills: int = 0  # a wallet's: hours that were refilled
-    seeded: int = 0  # a fund's: what the mint has put in
+    seeded: int = 0  # a fund's: what the mint had put in, by versions that did
     sequence: int = 0
     # Since schema 5. How long what it leases takes to be up, where that is measured.
     starts: int = 0
@@ -134,13 +140,13 @@ class Lease(Record, frozen=True, kw_only=True):
     owner: str
     pool: str
     domain: str
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceRef, ...]
     max_price: int
     win_price: int
     win_base: int  # the base price when it was won
     price: int  # now
     weight: int  # of its price per GPU-hour, what it pays, in 56ths
-    minimum: int  # owed whatever happens: a few seconds, and the compensation it caused
+    minimum: int  # paid whatever happens: a few seconds of rent, and `displacement`
     notice_seconds: int
     restart_seconds: int
     epoch_seconds: int
@@ -159,7 +165,7 @@ class Lease(Record, frozen=True, kw_only=True):
     metered_rest: int = 0  # and what is less than one, as `Meter` counts it
     charged_until: int = 0
     settled_at: int = 0
-    charged: int = 0  # rent and levy that were paid
+    charged: int = 0  # all that was paid: rent, levy, and `displacement`
     compensation: int = 0
     hold: str = ""  # the open one
     holds: int = 0  # how many there were
@@ -181,6 +187,12 @@ class Lease(Record, frozen=True, kw_only=True):
     pools: tuple[PoolPart, ...] = ()
     # Since schema 8. Since when its GPUs do nothing, if that is known; 0: they are in use.
     idle_since: int = 0
+    # Since schema 9. How it came about, and the namespace of its agent's plane that it is for.
+    origin: Origin = Origin.BID
+    plane_namespace: str = ""
+    displacement: int = 0  # compensation that it paid for leases it displaced, beside its rent
+    # Since schema 10. The companion devices that it needs in each machine.
+    beside: tuple[BidBeside, ...] = ()
 
     @property
     def pool_names(self) -> tuple[str, ...]:
@@ -188,12 +200,12 @@ class Lease(Record, frozen=True, kw_only=True):
 
     @property
     def gpus_by_pool(self) -> dict[str, int]:
-        """Of several pools: how many of each."""
+        """The number of GPUs in each pool, for a lease of several."""
         return {part.pool: part.weight // GPU_WEIGHT for part in self.pools}
 
     @property
     def gpus(self) -> int:
-        """Whole GPUs; or of shares, how many."""
+        """The number of whole GPUs, or of shares."""
         return len(self.devices)
 
     @property
@@ -201,8 +213,16 @@ class Lease(Record, frozen=True, kw_only=True):
         return self.devices[0].share
 
     @property
-    def is_kept(self) -> bool:
-        """Whether it is nobody's yet: it keeps devices for the next bid of who was moved."""
+    def came_from(self) -> Origin:
+        """Its origin, also of rows that were written before schema 9."""
+        return Origin.ORDER if self.bid_uid.startswith("order/") else self.origin
+
+    @property
+    def is_reservation(self) -> bool:
+        """
+        True for a reservation: devices kept for the next bid of an agent that was moved, leased by
+        nobody yet.
+        """
         return bool(self.moved_from) and not self.bid_name
 
     @property
@@ -210,13 +230,13 @@ class Lease(Record, frozen=True, kw_only=True):
         return self.devices[0].node
 
     @property
-    def blocks(self) -> tuple[tuple[Device, ...], ...]:
+    def blocks(self) -> tuple[tuple[DeviceRef, ...], ...]:
         """Its devices by block: one, unless it is a gang's."""
         ends = list(itertools.accumulate(self.parts or (self.gpus,)))
         return tuple(self.devices[a:b] for a, b in itertools.pairwise((0, *ends)))
 
     def meter(self, at: int) -> Meter:
-        """What it has used by `at`. Time runs from Active to the end of the notice."""
+        """The meter at `at`. Time runs from Active to the end of the notice."""
         meter = Meter(self.metered * MICRO_CREDIT + self.metered_rest, self.charged_until)
         at = min(at, self.breached_at or at)
         match self.phase:

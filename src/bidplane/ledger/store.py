@@ -1,5 +1,5 @@
 """
-Where the ledger's rows are kept. The contract is small, so that more than one database
+The storage of the ledger's rows. The contract is small, so that more than one database
 can stand behind it; `tests/ledger` runs every test against each.
 """
 
@@ -26,17 +26,22 @@ CREATE TRIGGER transfer_is_never_deleted BEFORE DELETE ON transfer
 """
 
 
-class Refused(Exception):
+_KEYS_AT_ONCE = 500  # in one statement
+
+
+class ConstraintViolated(Exception):
     """A constraint of the database said no: the last line of defence was needed."""
 
 
-class Store(Protocol):
+class LedgerStore(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
-        """All that is written inside is there afterwards, or none of it."""
+        """A transaction: everything written inside is stored, or none of it."""
         ...
 
     def insert(self, table: Table[R], *records: R) -> None:
-        """Raises `Refused` when a constraint forbids it, or a key is there."""
+        """
+        Insert rows. Raises `ConstraintViolated` when a constraint forbids it, or a key exists.
+        """
         ...
 
     def update(self, table: Table[R], *records: R) -> None: ...
@@ -44,11 +49,11 @@ class Store(Protocol):
     def get(self, table: Table[R], key: Value) -> R | None: ...
 
     def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
-        """Those that are there, in any order."""
+        """The rows of these keys that exist, in any order."""
         ...
 
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
-        """In order of the key. `where` is SQL with `?` for each of `args`."""
+        """The matching rows in order of the key. `where` is SQL with `?` for each of `args`."""
         ...
 
     def rows(self, table: Table[R]) -> Iterator[Row]:
@@ -60,7 +65,11 @@ class Store(Protocol):
         ...
 
     def reading(self) -> AbstractContextManager[None]:
-        """Reads inside see one moment."""
+        """A transaction in which all reads see the same state."""
+        ...
+
+    def damage(self) -> str:
+        """The damage that the database itself finds in its files; "" if none."""
         ...
 
     def close(self) -> None: ...
@@ -110,8 +119,13 @@ class SqliteStore:
         return next((table.record_of(row) for row in self._db.execute(sql, (key,))), None)
 
     def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
-        # No round trips to save here: the database is in this process.
-        return [found for key in keys if (found := self.get(table, key)) is not None]
+        records: list[R] = []
+        for first in range(0, len(keys), _KEYS_AT_ONCE):
+            batch = keys[first : first + _KEYS_AT_ONCE]
+            marks = ",".join("?" * len(batch))
+            sql = f"SELECT * FROM {table.name} WHERE {table.key} IN ({marks})"
+            records += [table.record_of(row) for row in self._db.execute(sql, batch)]
+        return records
 
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
         sql = find_statement(table, where, limit)
@@ -124,6 +138,9 @@ class SqliteStore:
         sql = f"SELECT * FROM {table.name} ORDER BY {table.key} DESC LIMIT 1"
         return next((table.record_of(row) for row in self._db.execute(sql)), None)
 
+    def damage(self) -> str:
+        return self._db.damage()
+
     def close(self) -> None:
         self._db.close()
 
@@ -135,13 +152,13 @@ class SqliteStore:
         try:
             self._db.execute(sql, row)
         except ConstraintError as error:
-            raise Refused(str(error)) from error
+            raise ConstraintViolated(str(error)) from error
 
 
-def other_version(where: str, version: int) -> str:
+def other_version(location: str, version: int) -> str:
     if migrations(version) is None:
-        return f"{where} is not a ledger of this version (schema {version})"
-    return f"{where} is a ledger of schema {version}: start Bidplane once to bring it up to date"
+        return f"{location} is not a ledger of this version (schema {version})"
+    return f"{location} is a ledger of schema {version}: start Bidplane once to bring it up to date"
 
 
 def update_statement(table: Table[R]) -> str:

@@ -76,6 +76,9 @@ CREATE TABLE lease (
     moved_from TEXT NOT NULL DEFAULT '', up_at INTEGER NOT NULL DEFAULT 0,
     pools TEXT NOT NULL DEFAULT '[]',
     idle_since INTEGER NOT NULL DEFAULT 0,
+    origin TEXT NOT NULL DEFAULT 'bid', plane_namespace TEXT NOT NULL DEFAULT '',
+    displacement INTEGER NOT NULL DEFAULT 0,
+    beside TEXT NOT NULL DEFAULT '[]',
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
@@ -99,7 +102,7 @@ CREATE TABLE journal (
 """
 
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 10
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -124,6 +127,14 @@ ALTER TABLE lease ADD COLUMN pools TEXT NOT NULL DEFAULT '[]';
 """,
     8: """
 ALTER TABLE lease ADD COLUMN idle_since INTEGER NOT NULL DEFAULT 0;
+""",
+    9: """
+ALTER TABLE lease ADD COLUMN origin TEXT NOT NULL DEFAULT 'bid';
+ALTER TABLE lease ADD COLUMN plane_namespace TEXT NOT NULL DEFAULT '';
+ALTER TABLE lease ADD COLUMN displacement INTEGER NOT NULL DEFAULT 0;
+""",
+    10: """
+ALTER TABLE lease ADD COLUMN beside TEXT NOT NULL DEFAULT '[]';
 """,
 }
 

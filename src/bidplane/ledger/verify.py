@@ -1,5 +1,5 @@
 """
-Is the ledger what it says it is?
+Verification of a ledger: its chain, its balances and its rows.
 
 The journal is replayed from its first row. Each row must follow from the one before by
 its hash; what it wrote must keep every rule of the ledger; and what all of them wrote
@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from bidplane.api.lease import Device, Phase
-from bidplane.core.chain import UNITS
+from bidplane.api.lease import DeviceRef, Phase
+from bidplane.core.devices.chain import UNITS
 from bidplane.ledger.records import AccountKind, HoldState
-from bidplane.ledger.store import Store
+from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.stores import open_store
 from bidplane.ledger.tables import JOURNAL, JOURNALLED, Table
 from bidplane.storage.chain import GENESIS, link
@@ -25,7 +25,7 @@ from bidplane.storage.chain import GENESIS, link
 Values = dict[str, Any]
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     problem: str  # "" when all is well; names the first broken row
     commits: int
     transfers: int
@@ -39,30 +39,39 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Broken(Exception):
-    """The first thing that is wrong."""
+    """The first inconsistency that was found."""
 
 
-def verify(where: Path | str) -> Report:
+def verify(location: Path | str) -> VerifyReport:
     """Check a ledger, which is only read; a running exchange is not disturbed."""
-    store = open_store(where, read_only=True)
+    store = open_store(location, read_only=True)
     try:
         return verify_store(store)
     finally:
         store.close()
 
 
-def verify_store(store: Store) -> Report:
+def verify_store(store: LedgerStore) -> VerifyReport:
     replay = _Replay()
+    if damage := store.damage():
+        return _report(replay, f"the database is damaged: {damage}")
     problem = ""
-    with store.reading():
-        try:
+    try:
+        with store.reading():
             for row in store.rows(JOURNAL):
                 replay.commit(*row)
             for table in JOURNALLED.values():
                 replay.compare(table, store)
-        except _Broken as broken:
-            problem = str(broken)
-    return Report(
+    except _Broken as broken:
+        problem = str(broken)
+    except Exception as error:
+        # Whatever a file may hold that is no ledger's: it is named, and never a traceback.
+        problem = f"after journal {replay.sequence}: {type(error).__name__}: {error}"
+    return _report(replay, problem)
+
+
+def _report(replay: _Replay, problem: str) -> VerifyReport:
+    return VerifyReport(
         problem=problem,
         commits=replay.sequence,
         transfers=len(replay.tables["transfer"]),
@@ -73,7 +82,7 @@ def verify_store(store: Store) -> Report:
 
 
 class _Replay:
-    """The ledger as its journal tells it."""
+    """The ledger's state, rebuilt from its journal."""
 
     def __init__(self) -> None:
         self.sequence = 0
@@ -83,8 +92,8 @@ class _Replay:
         self._posted: dict[str, int] = {}  # by account, from transfers
         self._held: dict[str, int] = {}  # by account, from open holds
         # By device and which of its eight parts: the leases that hold it.
-        self._users: dict[tuple[Device, int], set[str]] = {}
-        self._recheck: set[tuple[Device, int]] = set()
+        self._users: dict[tuple[DeviceRef, int], set[str]] = {}
+        self._recheck: set[tuple[DeviceRef, int]] = set()
 
     def commit(self, sequence: int, at: int, payload: bytes, hash: bytes) -> None:
         name = f"journal {sequence}"
@@ -148,15 +157,17 @@ class _Replay:
             self._recheck.add(slot)
 
     def _check_devices(self, name: str) -> None:
-        """A part of a device is in one lease, or in the one that leaves and the one that waits."""
+        """
+        Check that each part of a device is in one lease, or in one that leaves and one that waits.
+        """
         for slot in sorted(self._recheck):
             users = self._users[slot]
             leases = [self.tables["lease"][id] for id in sorted(users)]
             if len(leases) > 1 and not _hands_over(leases):
                 device, part = slot
-                where, ids = f"{device.node}/{device.name}", ", ".join(sorted(users))
-                where += f" (part {part} of {UNITS})" if _is_shared(leases) else ""
-                raise _Broken(f"{name}: device {where} is in more than one lease: {ids}")
+                name_shown, ids = f"{device.node}/{device.name}", ", ".join(sorted(users))
+                name_shown += f" (part {part} of {UNITS})" if _is_shared(leases) else ""
+                raise _Broken(f"{name}: device {name_shown} is in more than one lease: {ids}")
         self._recheck.clear()
 
     def _check_money(self, name: str, touched: set[str]) -> None:
@@ -164,21 +175,23 @@ class _Replay:
             account = self.tables["account"].get(id)
             if account is None:
                 raise _Broken(f"{name}: account {id} is used and was never opened")
-            posted, held = self._posted.get(id, 0), self._held.get(id, 0)
+            posted, in_holds = self._posted.get(id, 0), self._held.get(id, 0)
             if account["posted"] != posted:
                 has = f"has {account['posted']}, its transfers make {posted}"
                 raise _Broken(f"{name}: account {id} {has}")
-            if account["held"] != held:
-                has = f"holds {account['held']}, its open holds make {held}"
+            if account["held"] != in_holds:
+                has = f"holds {account['held']}, its open holds make {in_holds}"
                 raise _Broken(f"{name}: account {id} {has}")
-            if account["kind"] != AccountKind.MINT and posted < held:
-                raise _Broken(f"{name}: account {id} is overdrawn by {held - posted}")
+            if account["kind"] != AccountKind.MINT and posted < in_holds:
+                raise _Broken(f"{name}: account {id} is overdrawn by {in_holds - posted}")
         total = sum(account["posted"] for account in self.tables["account"].values())
         if total:
             raise _Broken(f"{name}: all balances together make {total}, not zero")
 
-    def compare(self, table: Table[Any], store: Store) -> None:
-        """Every row of the table is what the journal last wrote there; none is missing."""
+    def compare(self, table: Table[Any], store: LedgerStore) -> None:
+        """
+        Check that every row of the table is what the journal last wrote, and that none is missing.
+        """
         written = dict(self.tables[table.name])
         for row in store.rows(table):
             key = row[0]
@@ -188,19 +201,19 @@ class _Replay:
                 raise _Broken(f"{table.name} {key}: no commit wrote it")
             for column in table.columns:
                 if now[column] != then[column]:
-                    what = f"{column} is {now[column]!r}, commit {then['sequence']} wrote"
-                    raise _Broken(f"{table.name} {key}: {what} {then[column]!r}")
+                    difference = f"{column} is {now[column]!r}, commit {then['sequence']} wrote"
+                    raise _Broken(f"{table.name} {key}: {difference} {then[column]!r}")
         if written:
             key = min(written)
             sequence = written[key]["sequence"]
             raise _Broken(f"{table.name} {key}: commit {sequence} wrote it and it is gone")
 
 
-def _devices(lease: Values) -> list[Device]:
-    return msgspec.json.decode(lease["devices"], type=list[Device])
+def _devices(lease: Values) -> list[DeviceRef]:
+    return msgspec.json.decode(lease["devices"], type=list[DeviceRef])
 
 
-def _slots(lease: Values) -> Iterator[tuple[Device, int]]:
+def _slots(lease: Values) -> Iterator[tuple[DeviceRef, int]]:
     for device in _devices(lease):
         for slot in device.slots if device.share else range(UNITS):
             yield device.whole, slot

@@ -7,7 +7,8 @@ import enum
 import msgspec
 
 from bidplane.api.lease import Phase
-from bidplane.core.lease import Event
+from bidplane.api.money import LARGEST_AMOUNT, LARGEST_SUPPLY
+from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.ledger import leases
 from bidplane.ledger.commit import Commit
 from bidplane.ledger.records import (
@@ -29,10 +30,12 @@ class Funding(enum.StrEnum):
     NO_SUCH_WALLET = "NoSuchWallet"
     NOT_AN_AMOUNT = "NotAnAmount"
     NOT_A_TEXT = "NotAText"  # the key or memo has what no database keeps
+    WALLET_FULL = "WalletFull"  # it would have more than one wallet may
+    MINT_EXHAUSTED = "MintExhausted"  # all credits together would be more than there may be
 
 
 class Moving(enum.StrEnum):
-    """What became of a transfer between two wallets; only the first moved anything."""
+    """The outcomes of a transfer between two wallets; only the first moved anything."""
 
     DONE = "Done"
     DUPLICATE = "Duplicate"  # that key was used for the same transfer
@@ -47,7 +50,10 @@ class Moving(enum.StrEnum):
 
 
 def is_text(text: str) -> bool:
-    """Whether every database keeps it: PostgreSQL has no NUL, and nobody half a character."""
+    """
+    Return True if every database can store the text: PostgreSQL has no NUL, and none takes half a
+    character.
+    """
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:
@@ -57,7 +63,10 @@ def is_text(text: str) -> bool:
 def open_wallet(
     commit: Commit, *, uid: str, name: str, owner: str, team: str = "", marks: str = ""
 ) -> bool:
-    """Make the wallet if it is not there; False if it was. Its team and labels are kept true."""
+    """
+    Create the wallet if it does not exist, and keep its team and labels true. Return False if it
+    existed.
+    """
     wallet = commit.account(wallet_of(uid))
     if wallet is None:
         id, kind = wallet_of(uid), AccountKind.WALLET
@@ -80,7 +89,8 @@ def refill(commit: Commit, *, uid: str, amount: int, cap: int) -> int:
     hours = 1 + (commit.at - wallet.opened_at) // REFILL_MILLISECONDS
     if hours <= wallet.refills:
         return 0
-    granted = min(amount * (hours - wallet.refills), max(0, cap - wallet.posted))
+    room = max(0, min(cap, LARGEST_AMOUNT) - wallet.posted)
+    granted = min(amount * (hours - wallet.refills), room, mintable(commit))
     commit.change_account(msgspec.structs.replace(wallet, refills=hours))
     if granted:
         commit.transfer(
@@ -93,15 +103,21 @@ def refill(commit: Commit, *, uid: str, amount: int, cap: int) -> int:
     return granted
 
 
+def mintable(commit: Commit) -> int:
+    """Return how much the mint may still issue."""
+    mint = commit.account(MINT)
+    return max(0, LARGEST_SUPPLY + (mint.posted if mint is not None else 0))
+
+
 def forget_starts(commit: Commit, *, uid: str) -> None:
-    """Its restart class is light by its own word: what was measured of another is of no use."""
+    """Forget the measured starts of an agent whose restart class is light by its own word."""
     wallet = commit.account(wallet_of(uid))
     if wallet is not None and wallet.starts:
         commit.change_account(msgspec.structs.replace(wallet, starts=0, start_ms=0))
 
 
 def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> Funding:
-    """Credits by the owner's hand. The cap on refills does not bind it."""
+    """Add credits to a wallet by the owner's hand. The cap on refills does not bind it."""
     wallet = commit.account(wallet_of(uid))
     if wallet is None or not wallet.is_open:
         return Funding.NO_SUCH_WALLET
@@ -110,9 +126,13 @@ def fund(commit: Commit, *, uid: str, amount: int, key: str, memo: str = "") -> 
     if not is_text(key + memo):
         return Funding.NOT_A_TEXT
     id = f"fund/{uid}/{key}"
-    made = commit.transferred(id)
-    if made is not None:
-        return Funding.DUPLICATE if made.amount == amount else Funding.KEY_REUSED
+    earlier = commit.transferred(id)
+    if earlier is not None:
+        return Funding.DUPLICATE if earlier.amount == amount else Funding.KEY_REUSED
+    if wallet.posted + amount > LARGEST_AMOUNT:
+        return Funding.WALLET_FULL
+    if amount > mintable(commit):
+        return Funding.MINT_EXHAUSTED
     commit.transfer(id, TransferKind.FUND, debit=MINT, credit=wallet.id, amount=amount, memo=memo)
     return Funding.DONE
 
@@ -121,28 +141,30 @@ def transfer(
     commit: Commit, *, sender: str, receiver: str, amount: int, cap: int, key: str, memo: str = ""
 ) -> Moving:
     """
-    From one agent to another, by uid: of what the sender has free, up to the receiver's
-    `cap`. Without the cap a full wallet could be parked with friends and refilled again.
+    Move credits from one agent to another, by uid: of the sender's available credits, up to the
+    receiver's `cap`. Without the cap a full wallet could be parked with friends and refilled again.
+
+    What is wrong on the sender's side is told first, so that it tells nothing of the receiver.
     """
     source, target = commit.account(wallet_of(sender)), commit.account(wallet_of(receiver))
     if source is None or not source.is_open:
         return Moving.NO_SENDER
-    if target is None or not target.is_open:
-        return Moving.NO_RECEIVER
-    if source.id == target.id:
+    if target is not None and source.id == target.id:
         return Moving.SAME_WALLET
     if amount <= 0:
         return Moving.NOT_AN_AMOUNT
     if not is_text(key + memo):
         return Moving.NOT_A_TEXT
     id = f"transfer/{sender}/{key}"
-    made = commit.transferred(id)
-    if made is not None:
-        same = (made.credit, made.amount) == (target.id, amount)
-        return Moving.DUPLICATE if same else Moving.KEY_REUSED
+    earlier = commit.transferred(id)
+    if earlier is not None:
+        is_repeat = target is not None and (earlier.credit, earlier.amount) == (target.id, amount)
+        return Moving.DUPLICATE if is_repeat else Moving.KEY_REUSED
     if source.available < amount:
         return Moving.WALLET_TOO_SMALL
-    if target.posted + amount > cap:  # credits it holds count, too
+    if target is None or not target.is_open:
+        return Moving.NO_RECEIVER
+    if target.posted + amount > min(cap, LARGEST_AMOUNT):  # credits it holds count, too
         return Moving.OVER_CAP
     commit.transfer(
         id,
@@ -165,7 +187,7 @@ def close_wallet(commit: Commit, *, uid: str) -> bool:
         return False
     for lease in commit.live_leases():
         if lease.wallet == wallet.id and lease.phase is not Phase.RELEASED:
-            leases.release(commit, lease.id, Event.LEFT)
+            leases.release(commit, lease.id, LeaseEvent.LEFT)
     wallet = commit.account(wallet.id) or wallet
     if wallet.posted:
         commit.transfer(
@@ -180,20 +202,7 @@ def close_wallet(commit: Commit, *, uid: str) -> bool:
     return True
 
 
-def seed_fund(commit: Commit, *, pool: str, wanted: int) -> int:
-    """
-    Bring what the mint has put into a pool's fund up to `wanted`: the price of displacing
-    every lease once, which grows with the pool. Returns what was moved.
-    """
-    id = fund_of(pool)
-    if commit.account(id) is None:
-        commit.open_account(Account(id=id, kind=AccountKind.FUND, name=pool))
-    fund = commit.account(id)
-    if fund is None or wanted <= fund.seeded:
-        return 0
-    commit.change_account(msgspec.structs.replace(fund, seeded=wanted))
-    amount = wanted - fund.seeded
-    commit.transfer(
-        f"seed/{pool}/{wanted}", TransferKind.SEED, debit=MINT, credit=id, amount=amount
-    )
-    return amount
+def open_fund(commit: Commit, pool: str) -> None:
+    """Make a pool's fund if it is not there. Levies stay in it; compensations pass through it."""
+    if commit.account(fund_of(pool)) is None:
+        commit.open_account(Account(id=fund_of(pool), kind=AccountKind.FUND, name=pool))

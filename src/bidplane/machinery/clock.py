@@ -1,8 +1,8 @@
 """
 Time as an argument.
 
-Nothing below the edges reads a clock. What must wait or stamp is given a `Clock`; the
-simulator gives one that jumps.
+Only the outermost code reads the system's clock. Code that waits or writes a time gets a `Clock`;
+the simulator passes one that jumps.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Protocol
 
 
 class Clock(Protocol):
+    """A source of time that can be waited on."""
+
     def now(self) -> float:
         """Seconds since the epoch."""
         ...
@@ -31,20 +33,20 @@ class SystemClock:
 
 
 def rfc3339(seconds: float) -> str:
-    """A metav1.Time: whole seconds, UTC."""
-    return _written(int(seconds))
+    """Format as a metav1.Time: whole seconds, UTC."""
+    return _format_seconds(int(seconds))
 
 
-@functools.lru_cache(maxsize=16)  # asked for with every write, and most are of this second
-def _written(seconds: int) -> str:
+@functools.lru_cache(maxsize=16)  # every write needs it, mostly for the same second
+def _format_seconds(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(seconds: float) -> str:
-    """A metav1.MicroTime."""
+    """Format as a metav1.MicroTime."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_rfc3339(text: str) -> float:
-    """Seconds since the epoch; raises ValueError for what is no time."""
+    """Seconds since the epoch; raises ValueError for text that is not a time."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()

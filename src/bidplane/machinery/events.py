@@ -1,8 +1,8 @@
 """
-Kubernetes Events: what happened to an object, for the people who ask `kubectl describe`.
+Kubernetes Events: what happened to an object, as `kubectl describe` shows it.
 
-The same thing said of the same object again raises a count on the first Event. Events
-are a courtesy: one that cannot be written is dropped, never retried.
+Repeating an Event about an object raises the first one's count. Events are best effort: one that
+cannot be written is dropped, never retried.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 from bidplane.api.kinds import EVENT
 from bidplane.errors import AlreadyExists, ApiError
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, rfc3339
 
 
@@ -25,17 +25,18 @@ class Recorder:
 
     async def record(
         self,
-        client: Client,
+        client: KubeClient,
         about: Object,
         reason: str,
         message: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
+        """Write an Event about an object, or raise the count of an identical one."""
         metadata = about["metadata"]
         uid = metadata.get("uid", "")
-        said = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
-        name = f"{metadata['name'][:200].rstrip('-.')}.{said}"
+        digest = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
+        name = f"{metadata['name'][:200].rstrip('-.')}.{digest}"
         namespace = metadata.get("namespace", "default")
         now = rfc3339(self._clock.now())
         event = {
@@ -63,8 +64,8 @@ class Recorder:
             try:
                 await client.create(EVENT, event, namespace)
             except AlreadyExists:
-                known = await client.get(EVENT, name, namespace)
-                again = {"count": known.get("count", 1) + 1, "lastTimestamp": now}
-                await client.patch(EVENT, name, again, namespace)
+                existing = await client.get(EVENT, name, namespace)
+                update = {"count": existing.get("count", 1) + 1, "lastTimestamp": now}
+                await client.patch(EVENT, name, update, namespace)
         except ApiError:
             return

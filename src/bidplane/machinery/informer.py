@@ -1,13 +1,12 @@
 """
-A cache of one kind, kept true by list and watch.
+A cache of one kind, kept current by list and watch.
 
-The cache is what controllers read; the API is what they write. An informer lists once,
-then follows changes from that revision, and lists again when the server no longer has
-the history (410) or cannot be reached. Handlers hear of each difference once, also of
-those found by listing again.
+Controllers read the cache and write to the API. An informer lists once, then watches from that
+revision, and lists again when the server no longer has the history (410) or cannot be reached.
+Handlers get each difference once, also those found by listing again.
 
-A controller sees its own writes at once (`wrote`, `removed`), before the watch tells of
-them: else it would, on its next look, do again what it has just done.
+A controller sees its own writes at once (`record_write`, `record_delete`), before the watch
+reports them: else its next run would repeat what it has just done.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import structlog
 
 from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError, Gone
-from bidplane.kube.client import Client, EventType, Object, WatchEvent
+from bidplane.kube.client import EventType, KubeClient, Object, WatchEvent
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.latch import Latch
 
@@ -26,17 +25,17 @@ Handler = Callable[[EventType, Object], None]
 Key = tuple[str, str]  # namespace ("" for cluster-scoped), name
 
 _RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-_SOON = "1970-01-01T00:00:00Z"
-_PAUSE_SECONDS = 0.05  # before asking again a server that ended a watch without a word
+_UNKNOWN_TIME = "1970-01-01T00:00:00Z"
+_PAUSE_SECONDS = 0.05  # before watching again when a server ended a watch without events
 
 log = structlog.get_logger(__name__)
 
 
 class Informer:
-    """`run()` keeps it true; `synced` is set once the first list is in."""
+    """A cache of one kind: `run()` keeps it current; `synced` is set once the first list is in."""
 
     def __init__(
-        self, client: Client, kind: Kind, *, clock: Clock, labels: str = "", fields: str = ""
+        self, client: KubeClient, kind: Kind, *, clock: Clock, labels: str = "", fields: str = ""
     ) -> None:
         self.kind = kind
         self.synced = Latch()
@@ -45,10 +44,10 @@ class Informer:
         self._labels = labels
         self._fields = fields
         self._objects: dict[Key, Object] = {}
-        self._spaces: dict[str, dict[str, Object]] = {}  # the same, by namespace
-        self._revision = 0  # up to which the server has told us everything
-        self._ahead: set[Key] = set()  # what we wrote and the watch has not told yet
-        self._removed: set[str] = set()  # uids whose end was asked for and is not told yet
+        self._namespaces: dict[str, dict[str, Object]] = {}  # the same objects, by namespace
+        self._revision = 0  # the watch has reported every change up to it
+        self._ahead: set[Key] = set()  # objects that we wrote and the watch has not reported yet
+        self._removed: set[str] = set()  # uids that we deleted and the watch has not reported yet
         self._handlers: list[Handler] = []
         self._failures = 0
 
@@ -56,54 +55,56 @@ class Informer:
         return f"<Informer {self.kind} {len(self._objects)} objects>"
 
     def on_change(self, handler: Handler) -> None:
+        """Register a handler for changes."""
         self._handlers.append(handler)
 
     def get(self, namespace: str | None, name: str) -> Object | None:
         return self._objects.get((namespace or "", name))
 
     def items(self) -> list[Object]:
+        """All cached objects."""
         return list(self._objects.values())
 
     def in_namespace(self, namespace: str) -> list[Object]:
         """
-        What is in `namespace`, and of what we asked to go, that it is going.
+        The objects in `namespace`; those that we deleted have a deletionTimestamp.
 
-        When it will be gone only the server knows: the time shown for that says nothing.
+        Its value means nothing: only the server knows when an object will be gone.
         """
-        found = self._spaces.get(namespace, {}).values()
+        objects = self._namespaces.get(namespace, {}).values()
         if not self._removed:
-            return list(found)
-        return [_going(obj) if _uid(obj) in self._removed else obj for obj in found]
+            return list(objects)
+        return [_as_deleted(obj) if _uid(obj) in self._removed else obj for obj in objects]
 
-    def wrote(self, obj: Object) -> None:
-        """What the server answered to a write of ours."""
-        revision = _number(obj)
+    def record_write(self, obj: Object) -> None:
+        """Store the server's answer to a write of ours."""
+        revision = _revision_of(obj)
         if revision <= self._revision:
-            return  # the watch was quicker, and may know of its end
-        known = self._objects.get(key_of(obj))
-        if known is None or _number(known) < revision:
+            return  # the watch was quicker, and may have reported its deletion already
+        cached = self._objects.get(key_of(obj))
+        if cached is None or _revision_of(cached) < revision:
             self._ahead.discard(key_of(obj))
-            self._tell("MODIFIED", obj)
+            self._apply("MODIFIED", obj)
             self._ahead.add(key_of(obj))
 
-    def removed(self, obj: Object) -> None:
-        """The server accepted our wish that this object goes."""
-        known = self._objects.get(key_of(obj))
-        if known is None or _uid(known) != _uid(obj) or _is_going(known):
+    def record_delete(self, obj: Object) -> None:
+        """Mark an object as deleted once the server has accepted our request."""
+        cached = self._objects.get(key_of(obj))
+        if cached is None or _uid(cached) != _uid(obj) or _is_deleted(cached):
             return
         self._removed.add(_uid(obj))
 
     async def run(self) -> None:
-        """List and follow, until cancelled."""
+        """List and watch, until cancelled."""
         revision = ""
         while True:
             try:
                 if not revision:
-                    revision = await self.begin()
-                seen = revision
+                    revision = await self.relist()
+                previous = revision
                 revision = await self._follow(revision)
                 self._failures = 0
-                if revision == seen:
+                if revision == previous:
                     await self._clock.sleep(_PAUSE_SECONDS)
             except Gone as error:
                 revision = ""
@@ -111,100 +112,108 @@ class Informer:
                     await self._back_off(error)
                 self._failures = max(self._failures, 1)
             except ApiError as error:
-                # After a break the history may be gone, or be another server's.
+                # After an interruption the history may be gone, or be another server's.
                 revision = ""
                 await self._back_off(error)
 
-    async def begin(self) -> str:
-        """Begin, or begin again, with what is there now; returns its revision."""
-        before = set(self._ahead)
+    async def relist(self) -> str:
+        """Replace the cache by a new list; return the list's revision."""
+        written_before = set(self._ahead)
         listing = await self._client.list(self.kind, labels=self._labels, fields=self._fields)
-        # What was written before we asked is in the list; what was written since may not be.
-        self._ahead -= before
-        fresh = {key_of(obj): obj for obj in listing.items}
-        at = int(listing.resource_version or 0)
-        for key in self._objects.keys() - fresh.keys():
-            if key not in self._ahead or _number(self._objects[key]) <= at:
-                self._tell("DELETED", self._objects[key])
-        self._revision = at
-        for obj in fresh.values():
-            self._tell("MODIFIED", obj)
+        # The list has what was written before the request; later writes may be missing.
+        self._ahead -= written_before
+        listed = {key_of(obj): obj for obj in listing.items}
+        revision = int(listing.resource_version or 0)
+        for key in self._objects.keys() - listed.keys():
+            if key not in self._ahead or _revision_of(self._objects[key]) <= revision:
+                self._apply("DELETED", self._objects[key])
+        self._revision = revision
+        for obj in listed.values():
+            self._apply("MODIFIED", obj)
         self.synced.set()
         return listing.resource_version
 
     async def _follow(self, revision: str) -> str:
+        """Apply a watch's events until it ends; return the last revision."""
         async for event in self._client.watch(
             self.kind, resource_version=revision, labels=self._labels, fields=self._fields
         ):
-            revision = self.heard(event)
+            revision = self.apply_event(event)
             self._failures = 0
         return revision
 
-    def heard(self, event: WatchEvent) -> str:
-        """The next event of a watch; returns its revision."""
+    def apply_event(self, event: WatchEvent) -> str:
+        """Apply the next event of a watch; return its revision."""
         revision: str = event.object["metadata"]["resourceVersion"]
         self._revision = int(revision)
         if event.type != "BOOKMARK":
-            self._tell(event.type, event.object)
+            self._apply(event.type, event.object)
         return revision
 
-    def _tell(self, event: EventType, obj: Object) -> None:
+    def _apply(self, event: EventType, obj: Object) -> None:
+        """Apply one change to the cache and notify the handlers."""
         key = key_of(obj)
-        known = self._objects.get(key)
+        cached = self._objects.get(key)
         if event == "DELETED":
             self._removed.discard(_uid(obj))
-            if known is None:
+            if cached is None:
                 return
-            if key in self._ahead and _number(known) > _number(obj):
-                return  # the end of the one before
+            if key in self._ahead and _revision_of(cached) > _revision_of(obj):
+                return  # the deletion of an earlier object of this name
             self._drop(key)
         else:
-            if known is not None and _uid(known) != _uid(obj):
-                # Its end was missed; another has its name.
-                self._tell("DELETED", known)
-                known = None
-            if key in self._ahead and known is not None and _number(known) > _number(obj):
+            if cached is not None and _uid(cached) != _uid(obj):
+                # Its deletion was missed: another object has its name now.
+                self._apply("DELETED", cached)
+                cached = None
+            if (
+                key in self._ahead
+                and cached is not None
+                and _revision_of(cached) > _revision_of(obj)
+            ):
                 return  # the watch has not reached our write yet
             self._ahead.discard(key)
-            if _is_going(obj):
+            if _is_deleted(obj):
                 self._removed.discard(_uid(obj))
             self._put(obj)
-            if known is not None and _number(known) == _number(obj):
+            if cached is not None and _revision_of(cached) == _revision_of(obj):
                 return
-            event = "ADDED" if known is None else "MODIFIED"
-        tell_all(self.kind, self._handlers, event, obj)
+            event = "ADDED" if cached is None else "MODIFIED"
+        notify_all(self.kind, self._handlers, event, obj)
 
     def _put(self, obj: Object) -> None:
         key = key_of(obj)
         self._objects[key] = obj
-        self._spaces.setdefault(key[0], {})[key[1]] = obj
+        self._namespaces.setdefault(key[0], {})[key[1]] = obj
 
     def _drop(self, key: Key) -> None:
         self._ahead.discard(key)
         del self._objects[key]
-        space = self._spaces[key[0]]
-        del space[key[1]]
-        if not space:
-            del self._spaces[key[0]]
+        objects = self._namespaces[key[0]]
+        del objects[key[1]]
+        if not objects:
+            del self._namespaces[key[0]]
 
     async def _back_off(self, error: ApiError) -> None:
-        if self._failures == len(_RETRY_SECONDS):  # said once, when it looks lasting
+        """Wait before the next attempt, longer after each failure."""
+        if self._failures == len(_RETRY_SECONDS):  # logged once, when it seems to last
             log.warning("cannot follow", kind=str(self.kind), error=str(error))
         delay = _RETRY_SECONDS[min(self._failures, len(_RETRY_SECONDS) - 1)]
         self._failures += 1
         await self._clock.sleep(delay)
 
 
-def tell_all(kind: Kind, handlers: Iterable[Callable[..., None]], *told: object) -> None:
-    """A handler that fails must not keep the others from hearing."""
+def notify_all(kind: Kind, handlers: Iterable[Callable[..., None]], *arguments: object) -> None:
+    """Call every handler; one that fails does not keep the others from being called."""
     for handler in handlers:
         try:
-            handler(*told)
+            handler(*arguments)
         except Exception as error:
             log.error("bug in a handler", kind=str(kind), exc_info=error)
 
 
 def key_of(obj: Object) -> Key:
+    """The object's namespace and name."""
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 
@@ -214,14 +223,15 @@ def _uid(obj: Object) -> str:
     return uid
 
 
-def _going(obj: Object) -> Object:
-    return {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": _SOON}}
+def _as_deleted(obj: Object) -> Object:
+    """The object with a deletionTimestamp."""
+    return {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": _UNKNOWN_TIME}}
 
 
-def _is_going(obj: Object) -> bool:
+def _is_deleted(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
-def _number(obj: Object) -> int:
-    """Revisions are numbers of one clock, ours and etcd's: Kubernetes promises it since 1.35."""
+def _revision_of(obj: Object) -> int:
+    """The object's resourceVersion as a number: Kubernetes promises that order since 1.35."""
     return int(obj["metadata"].get("resourceVersion") or 0)

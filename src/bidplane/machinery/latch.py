@@ -1,8 +1,8 @@
 """
-Something that becomes true once.
+A flag that is set once.
 
-An `asyncio.Event` in a tenth of the memory: a thousand planes hold a dozen each, and most
-were true before anyone waited.
+An `asyncio.Event` in a tenth of the memory: a thousand planes hold a dozen each, and most were set
+before anyone waited.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import asyncio
 
 
 class Latch:
+    """A flag that is set once and can be waited for."""
+
     __slots__ = ("_is_set", "_waiting")
 
     def __init__(self) -> None:
@@ -34,5 +36,5 @@ class Latch:
             return
         if self._waiting is None:
             self._waiting = asyncio.get_running_loop().create_future()
-        # Shielded: one who waits and is cancelled takes nothing from the others.
+        # Shielded: cancelling one waiter must not cancel the future of the others.
         await asyncio.shield(self._waiting)

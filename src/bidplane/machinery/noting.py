@@ -1,17 +1,19 @@
-"""A client whose writes the caches beside it know at once."""
+"""A client that records its own writes in the caches beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from bidplane.api.kinds import Kind
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.kube.forwarding import ForwardingClient
 from bidplane.machinery.informer import Informer
 
 
-class NotingClient(ForwardingClient):
-    def __init__(self, inner: Client, caches: Mapping[Kind, Informer]) -> None:
+class CachingClient(ForwardingClient):
+    """A client whose writes its caches show at once."""
+
+    def __init__(self, inner: KubeClient, caches: Mapping[Kind, Informer]) -> None:
         super().__init__(lambda: inner)
         self._caches = caches
 
@@ -23,11 +25,11 @@ class NotingClient(ForwardingClient):
         *,
         with_status: bool = False,
     ) -> Object:
-        made = await super().create(kind, obj, namespace, with_status=with_status)
-        return self._note(kind, made)
+        created = await super().create(kind, obj, namespace, with_status=with_status)
+        return self._record(kind, created)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
-        return self._note(kind, await super().replace(kind, obj, subresource=subresource))
+        return self._record(kind, await super().replace(kind, obj, subresource=subresource))
 
     async def patch(
         self,
@@ -39,11 +41,11 @@ class NotingClient(ForwardingClient):
         subresource: str = "",
     ) -> Object:
         answer = await super().patch(kind, name, patch, namespace, subresource=subresource)
-        # The last finalizer of what is going: the answer is its last state, not its newest.
+        # With the last finalizer gone the object is deleted: the answer is its final state.
         metadata = answer["metadata"]
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
             return answer
-        return self._note(kind, answer)
+        return self._record(kind, answer)
 
     async def delete(
         self,
@@ -55,13 +57,18 @@ class NotingClient(ForwardingClient):
         uid: str | None = None,
     ) -> None:
         cache = self._caches.get(kind)
-        known = cache.get(namespace, name) if cache is not None else None
+        cached = cache.get(namespace, name) if cache is not None else None
         await super().delete(kind, name, namespace, grace_seconds=grace_seconds, uid=uid)
-        if cache is not None and known is not None and uid in (None, known["metadata"].get("uid")):
-            cache.removed(known)
+        if (
+            cache is not None
+            and cached is not None
+            and uid in (None, cached["metadata"].get("uid"))
+        ):
+            cache.record_delete(cached)
 
-    def _note(self, kind: Kind, obj: Object) -> Object:
+    def _record(self, kind: Kind, obj: Object) -> Object:
+        """Record a written object in its cache."""
         cache = self._caches.get(kind)
         if cache is not None:
-            cache.wrote(obj)
+            cache.record_write(obj)
         return obj

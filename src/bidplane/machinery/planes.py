@@ -1,9 +1,9 @@
 """
-The planes of all agents, seen by controllers.
+The planes of all agents, as controllers see them.
 
-`PlaneDriver` is how a plane is made and reached, whatever is behind it. `PlaneCaches`
-follows the kinds controllers care about in every agent's plane, from the moment the
-agent controller opens a plane until it closes it.
+A `PlaneDriver` creates and reaches planes, wherever they run. `PlaneCaches` watches the kinds that
+controllers need in every agent's plane, from the moment the agent controller opens a plane until
+it closes it.
 """
 
 from __future__ import annotations
@@ -15,43 +15,46 @@ from typing import Protocol
 
 import msgspec
 
+from bidplane.api.agent import PlaneLimits
 from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError
-from bidplane.kube.client import Client, EventType, FollowingClient, Object
+from bidplane.kube.client import EventType, FollowingClient, KubeClient, Object
 from bidplane.machinery.clock import Clock
-from bidplane.machinery.informer import Handler, Informer, tell_all
-from bidplane.machinery.noting import NotingClient
+from bidplane.machinery.informer import Handler, Informer, notify_all
+from bidplane.machinery.noting import CachingClient
 
 PlaneHandler = Callable[[str, EventType, Object], None]
 
 
 class PlaneReference(msgspec.Struct, frozen=True):
+    """The identity and address of a plane."""
+
     uid: str
     url: str
 
 
 class PlaneDriver(Protocol):
-    """Makes and ends planes."""
+    """Creates and deletes planes."""
 
-    async def ensure(self, name: str, uid: str) -> PlaneReference:
-        """The plane of the agent with that name and uid, made if it is not there."""
+    async def ensure(self, name: str, uid: str, limits: PlaneLimits) -> PlaneReference:
+        """Return the plane of the agent with that name and uid, created if it does not exist."""
         ...
 
     async def delete(self, name: str) -> None:
-        """Nothing of it is left, and its credentials are dead; no error if it is not there."""
+        """Delete the plane and revoke its credentials; no error if it does not exist."""
         ...
 
-    def client(self, name: str) -> Client: ...
+    def client(self, name: str) -> KubeClient: ...
 
 
 class PlaneCache:
     """One plane: a client to write with, and informers to read from."""
 
-    def __init__(self, name: str, client: Client, kinds: Sequence[Kind], clock: Clock) -> None:
+    def __init__(self, name: str, client: KubeClient, kinds: Sequence[Kind], clock: Clock) -> None:
         self.name = name
         self._informers = {kind: Informer(client, kind, clock=clock) for kind in kinds}
-        self._reached = client
-        self.client: Client = NotingClient(client, self._informers)
+        self._uncached = client
+        self.client: KubeClient = CachingClient(client, self._informers)
         self._synced = False
 
     def __getitem__(self, kind: Kind) -> Informer:
@@ -59,44 +62,46 @@ class PlaneCache:
 
     @property
     def synced(self) -> bool:
-        if not self._synced:  # asked of every change in a plane; once true it stays so
-            self._synced = all(one.synced.is_set() for one in self._informers.values())
+        """True once all informers have listed."""
+        if not self._synced:  # read at every change in a plane; once true it stays true
+            self._synced = all(informer.synced.is_set() for informer in self._informers.values())
         return self._synced
 
     async def run(self) -> None:
+        """Keep all informers current until cancelled."""
         async with asyncio.TaskGroup() as group:
-            if isinstance(self._reached, FollowingClient):
-                await self._follow(self._reached, group)
+            if isinstance(self._uncached, FollowingClient):
+                await self._follow(self._uncached, group)
             else:
                 for informer in self._informers.values():
                     group.create_task(informer.run())
 
     async def _follow(self, client: FollowingClient, group: asyncio.TaskGroup) -> None:
         """
-        All kinds by one stream. One that has trouble (its definition was deleted, its history is
-        gone) is followed by itself from then on: the others' go on as if nothing were.
+        Watch all kinds in one stream. A kind whose watch fails (its definition was deleted, its
+        history is gone) gets a watch of its own from then on; the others continue.
         """
-        alone: set[Kind] = set()
+        separate: set[Kind] = set()
 
-        def leave(kind: Kind) -> None:
-            if kind not in alone:
-                alone.add(kind)
+        def watch_separately(kind: Kind) -> None:
+            if kind not in separate:
+                separate.add(kind)
                 group.create_task(self._informers[kind].run())
 
         since: dict[Kind, str] = {}
         for kind, informer in self._informers.items():
             try:
-                since[kind] = await informer.begin()
+                since[kind] = await informer.relist()
             except ApiError:
-                leave(kind)
-        with suppress(ApiError):  # of a plane that is gone, or not there yet
+                watch_separately(kind)
+        with suppress(ApiError):  # the plane is gone, or does not exist yet
             async for kind, events in client.follow(since):
                 if events is None:
-                    leave(kind)
+                    watch_separately(kind)
                 for event in events or ():
-                    self._informers[kind].heard(event)
+                    self._informers[kind].apply_event(event)
         for kind in self._informers:
-            leave(kind)
+            watch_separately(kind)
 
     async def wait_synced(self) -> None:
         for informer in self._informers.values():
@@ -118,22 +123,22 @@ class PlaneCaches:
 
     def on_change(self, kind: Kind, handler: PlaneHandler) -> None:
         """
-        Told of changes in planes that are open, and of all objects when a plane opens.
+        Register a handler for changes in open planes; it gets all objects when a plane opens.
 
         Must be called before the first plane is opened.
         """
         self._handlers.setdefault(kind, []).append(handler)
 
     def on_open(self, handler: Callable[[str], None]) -> None:
-        """Called with a plane's name once its caches are true."""
+        """Register a handler that gets a plane's name once its caches are synced."""
         self._opened.append(handler)
 
     def get(self, name: str) -> PlaneCache | None:
         """
-        The plane, once its caches are true; None before that, and after `close`.
+        The plane, once its caches are synced; None before that, and after `close`.
 
-        Asking for one that sleeps wakes it: whoever asks has something to do there, and
-        hears of everything in it once it is awake.
+        Reading a sleeping plane wakes it: the caller has something to do there, and is notified of
+        every object once it is awake.
         """
         if name in self._asleep:
             self.wake(name)
@@ -141,21 +146,22 @@ class PlaneCaches:
         return plane if plane is not None and plane.synced else None
 
     def awake(self, name: str) -> PlaneCache | None:
-        """As `get`, but one that sleeps is let sleep."""
+        """The plane as `get` returns it, but None for a sleeping one, which stays asleep."""
         return None if name in self._asleep else self.get(name)
 
     async def sleep(self, name: str) -> None:
-        """Forget all of a plane until it is asked for, or used."""
+        """Drop a plane's caches until it is read or used."""
         if name in self._planes:
             self._asleep.add(name)
             await self._drop(name)
 
     def wake(self, name: str) -> None:
-        """Follow a plane again that sleeps; nothing happens to others."""
+        """Watch a sleeping plane again; no effect on others."""
         if name in self._asleep:
             self.open(name)
 
     def open(self, name: str) -> None:
+        """Start watching a plane."""
         self._asleep.discard(name)
         if name in self._planes:
             return
@@ -166,11 +172,12 @@ class PlaneCaches:
         self._tasks[name] = asyncio.create_task(self._follow(plane), name=f"plane {name}")
 
     async def close(self, name: str) -> None:
-        """Stop following; returns when nothing of it runs any more."""
+        """Stop watching; returns when its tasks have ended."""
         self._asleep.discard(name)
         await self._drop(name)
 
     async def _drop(self, name: str) -> None:
+        """Stop a plane's task and drop its caches."""
         self._planes.pop(name, None)
         task = self._tasks.pop(name, None)
         if task is not None:
@@ -182,26 +189,27 @@ class PlaneCaches:
             await self.close(name)
 
     async def _follow(self, plane: PlaneCache) -> None:
+        """Run a plane's informers; once synced, notify the handlers of all its objects."""
         async with asyncio.TaskGroup() as group:
             group.create_task(plane.run())
             await plane.wait_synced()
             for kind, handlers in self._handlers.items():
                 for obj in plane[kind].items():
-                    tell_all(kind, handlers, plane.name, "ADDED", obj)
+                    notify_all(kind, handlers, plane.name, "ADDED", obj)
             for opened in self._opened:
                 opened(plane.name)
 
 
 def _once_synced(plane: PlaneCache, kind: Kind, handlers: Sequence[PlaneHandler]) -> Handler:
     """
-    Tell of changes once all of the plane is known.
+    Pass on changes once all of the plane is cached.
 
-    Told earlier, a reconciler would find no plane to look at and forget the key. What is
-    there when the plane becomes known is told then.
+    Before that, a reconciler would find no plane and forget the key. The objects that exist at
+    that time are reported then.
     """
 
     def changed(event: EventType, obj: Object) -> None:
         if plane.synced:
-            tell_all(kind, handlers, plane.name, event, obj)
+            notify_all(kind, handlers, plane.name, event, obj)
 
     return changed

@@ -1,1 +1,1 @@
-"""The Model Context Protocol: an agent's own affairs as tools for a model."""
+"""The Model Context Protocol: an agent's market as tools for a model."""

@@ -1,9 +1,9 @@
 """
-What a model may spend, whatever it says. Pure.
+Limits on what a model may spend. Pure.
 
-A call that spends names its price, its GPUs and its time, so the most it can cost is known
-before it is made. That bound must fit the limit for one call; and with what the wallet paid
-in the last hour, and what is promised to calls that still run, the limit for an hour.
+A call that spends names its price, its GPUs and its time, so the most it can cost is known before
+it is made. That bound must fit the limit for one call; together with what the wallet paid in the
+last hour, and what is promised to running calls, it must fit the limit for an hour.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from bidplane.api.exchange import StatementLine
 from bidplane.api.money import cost, format_credits, parse_credits
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """In micro-credits; None is no limit but the wallet."""
+class SpendLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Spending limits in micro-credits; None is no limit but the wallet."""
 
     per_call: int | None = None
     per_hour: int | None = None
@@ -25,11 +25,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bound(price: int, gpus: int, seconds: int) -> int:
+    """The most that a call can cost."""
     return cost(price, gpus, seconds)
 
 
 def paid_since(lines: Iterable[StatementLine], since: str) -> int:
-    """What leases cost since a time (RFC 3339, UTC); compensation counts in favour."""
+    """The cost of leases since a time (RFC 3339, UTC), less compensation received."""
     total = 0
     for line in lines:
         if line.lease and line.at >= since:
@@ -39,9 +40,9 @@ def paid_since(lines: Iterable[StatementLine], since: str) -> int:
 
 
 def refusal(
-    limits: Limits, *, price: int, most: int, paid: int, promised: Mapping[str, int]
+    limits: SpendLimits, *, price: int, most: int, paid: int, promised: Mapping[str, int]
 ) -> str | None:
-    """Why a call must not be made, or None."""
+    """The reason why a call must not be made, or None."""
     if limits.price is not None and price > limits.price:
         return (
             f"{format_credits(price)} per GPU-hour is above the limit of"

@@ -1,9 +1,9 @@
 """
 `bidplane mcp`: an agent's market as tools for a model.
 
-Every tool acts with the agent's own credential and within the limits its owner set. What is
-bid for here is held by this process and ends with it; what is run is a Job in the agent's
-plane and goes on without it.
+Every tool acts with the agent's own credential and within the limits its owner set. GPUs from
+`bid` are held by this process and end with it; `run` starts a Job in the agent's plane that
+continues without it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bidplane.api.kinds import BID, JOB, POD
 from bidplane.api.money import format_credits, parse_credits, parse_price
 from bidplane.client import AsyncClient, work
 from bidplane.client.asking import price_text
-from bidplane.client.leasing import AsyncLeasing, Held, fresh_name
+from bidplane.client.leasing import AsyncLeasing, HeldLease, unique_name
 from bidplane.errors import ApiError, BidplaneError, NotFound
 from bidplane.machinery.clock import Clock, rfc3339
-from bidplane.mcp.limits import Limits, bound, paid_since, refusal
+from bidplane.mcp.limits import SpendLimits, bound, paid_since, refusal
 
 INSTRUCTIONS = """
 You have a wallet and your own Kubernetes on a GPU fleet where GPU time is auctioned every
@@ -41,41 +41,47 @@ LONGEST_MINUTES = 24 * 60
 
 
 class Tools:
-    def __init__(self, client: AsyncClient, limits: Limits, *, clock: Clock) -> None:
+    """The tools, one method each; their docstrings are what the model reads."""
+
+    def __init__(self, client: AsyncClient, limits: SpendLimits, *, clock: Clock) -> None:
         self._client = client
         self._limits = limits
         self._clock = clock
-        # By bid: the most it can cost. What is in the plane says so itself, and outlives us; this
-        # is what is being asked for, and may not be there yet.
-        self._asked: dict[str, int] = {}
-        self._held: dict[str, tuple[Held, asyncio.Task[None]]] = {}
+        # By bid, the most it can cost: of bids being made, which may not be in the plane yet. Those
+        # in the plane carry it as an annotation, and outlive this process.
+        self._requested: dict[str, int] = {}
+        self._holdings: dict[str, tuple[HeldLease, asyncio.Task[None]]] = {}
         self._gate = asyncio.Lock()  # two calls at once must not spend one allowance twice
 
     async def prices(self) -> dict[str, Any]:
-        """What a GPU costs now in each pool: credits per GPU-hour, devices, how many are leased."""
+        """
+        The price of a GPU now in each pool: credits per GPU-hour, devices, how many are leased.
+        """
         return _plain(await self._client.prices())
 
     async def quote(self, gpus: int = 1, pool: str = "") -> dict[str, Any]:
-        """What so many GPUs would cost an hour, the cheapest pool first; `soldAs` are paid for."""
-        with _told():
-            found = await self._client.quote(gpus=gpus, pool=pool)
-        return {"quotes": [_plain(quote) for quote in found]}
+        """
+        The cost of that many GPUs for an hour, the cheapest pool first; you pay for `soldAs` GPUs.
+        """
+        with _as_tool_errors():
+            quotes = await self._client.quote(gpus=gpus, pool=pool)
+        return {"quotes": [_plain(quote) for quote in quotes]}
 
     async def wallet(self) -> dict[str, Any]:
-        """Your balance: what is held for running leases, what is free to spend."""
-        with _told():
+        """Your balance: what is held for running leases, and what is free to spend."""
+        with _as_tool_errors():
             return _plain(await self._client.wallet())
 
     async def leases(self) -> dict[str, Any]:
         """The GPUs you hold now, what each has cost so far, and when notice runs out."""
-        with _told():
-            found = await self._client.leases()
-        shown = [_plain(lease) for lease in found]
-        for lease in shown:
-            held = self._held.get(lease["name"])
-            if held is not None:
-                lease["environment"] = held[0].env
-        return {"leases": shown}
+        with _as_tool_errors():
+            leases = await self._client.leases()
+        views = [_plain(lease) for lease in leases]
+        for lease in views:
+            holding = self._holdings.get(lease["name"])
+            if holding is not None:
+                lease["environment"] = holding[0].env
+        return {"leases": views}
 
     async def bid(
         self,
@@ -89,16 +95,16 @@ class Tools:
         """
         Bid for GPUs and hold what is won for at most `minutes`.
 
-        Waits up to `wait_seconds` to win; then says why not, and what would have won. `link` is
-        "domain" (one link domain), "nvlink", "x16" or "any" (scattered). Returns the lease,
-        its devices, and the environment a command needs to use them.
+        Waits up to `wait_seconds` to win; if that fails, says why, and which price would have won.
+        `link` is "domain" (one link domain), "nvlink", "x16" or "any" (scattered). Returns the
+        lease, its devices, and the environment a command needs to use them.
         """
         async with self._gate:
-            most = await self._allowed(max_price, gpus, _seconds(minutes))
-            name = fresh_name("hold")
-            self._asked[name] = most
+            most = await self._check_limits(max_price, gpus, _seconds(minutes))
+            name = unique_name("hold")
+            self._requested[name] = most
         try:
-            with _told():
+            with _as_tool_errors():
                 leasing = self._client.lease(
                     gpus=gpus,
                     max_price=max_price,
@@ -108,16 +114,16 @@ class Tools:
                     name=name,
                     annotations={labels.COSTS_AT_MOST: format_credits(most)},
                 )
-                held = await leasing.__aenter__()
+                lease = await leasing.__aenter__()
         finally:
-            self._asked.pop(name, None)
-        keeper = asyncio.create_task(self._keep(leasing, held, _seconds(minutes)))
-        self._held[held.name] = held, keeper
+            self._requested.pop(name, None)
+        keeper = asyncio.create_task(self._hold(leasing, lease, _seconds(minutes)))
+        self._holdings[lease.name] = lease, keeper
         return {
-            "lease": held.name,
-            "price": held.price,
-            "devices": [_plain(device) for device in held.devices],
-            "environment": held.env,
+            "lease": lease.name,
+            "price": lease.price,
+            "devices": [_plain(device) for device in lease.devices],
+            "environment": lease.env,
             "minutes": minutes,
         }
 
@@ -134,13 +140,13 @@ class Tools:
         """
         Run a command on GPUs as a Job in your plane, for at most `minutes`, waiting included.
 
-        Returns at once; `why_pending` and `leases` say how it goes on. If it is outbid it bids
+        Returns at once; `why_pending` and `leases` show its progress. If it is outbid it bids
         again by itself.
         """
-        name = fresh_name("run")
+        name = unique_name("run")
         async with self._gate:
-            most = await self._allowed(max_price, gpus, _seconds(minutes))
-            with _told():
+            most = await self._check_limits(max_price, gpus, _seconds(minutes))
+            with _as_tool_errors():
                 job = work.job(
                     name,
                     command,
@@ -161,30 +167,31 @@ class Tools:
 
     async def why_pending(self, name: str = "") -> dict[str, Any]:
         """
-        Why pods wait, what would win now, how long it may take, and what you can do.
+        Explain why pods wait, what would win now, how long it may take, and what you can do.
 
-        `name` is a pod's, or a Job's as `run` returned it; without one, all that wait.
+        `name` is a pod's, or a Job's as `run` returned it; without one, all waiting pods are
+        listed.
         """
-        with _told():
+        with _as_tool_errors():
             listing = await self._client.kube.list(POD, self._client.namespace)
         chosen = [pod for pod in listing.items if name in ("", *_names(pod))]
         if name and not chosen:
             try:
                 await self._client.kube.get(JOB, name, self._client.namespace)
             except ApiError:
-                words = f"there is no pod, and no pod of a Job, called {name!r}"
-                raise ToolError(words) from None
-            return {"pods": [], "message": "the Job has no pod at the moment: look again"}
-        return {"pods": [_pending(pod) for pod in chosen if name or _waits(pod)]}
+                message = f"there is no pod or Job called {name!r}"
+                raise ToolError(message) from None
+            return {"pods": [], "message": "the Job has no pod at the moment: try again later"}
+        return {"pods": [_pod_view(pod) for pod in chosen if name or _is_waiting(pod)]}
 
     async def release(self, name: str) -> dict[str, Any]:
         """Give back a lease (its name), or end a Job that `run` started (its name)."""
-        held = self._held.pop(name, None)
-        if held is not None:
-            held[1].cancel()
-            await asyncio.gather(held[1], return_exceptions=True)
+        holding = self._holdings.pop(name, None)
+        if holding is not None:
+            holding[1].cancel()
+            await asyncio.gather(holding[1], return_exceptions=True)
             return {"released": name}
-        with _told():
+        with _as_tool_errors():
             try:
                 await self._client.kube.delete(JOB, name, self._client.namespace)
             except NotFound:
@@ -192,34 +199,37 @@ class Tools:
         return {"released": name}
 
     async def close(self) -> None:
-        for name in list(self._held):
+        """Give all held leases back."""
+        for name in list(self._holdings):
             with contextlib.suppress(ApiError, ToolError):
                 await self.release(name)
 
-    async def _allowed(self, max_price: str, gpus: int, seconds: int) -> int:
-        """The most a call can cost; raises when that is more than it may."""
-        with _told():
+    async def _check_limits(self, max_price: str, gpus: int, seconds: int) -> int:
+        """
+        Return the most that a call can cost; raises `ToolError` when that exceeds the limits.
+        """
+        with _as_tool_errors():
             price = parse_price(price_text(max_price))
             statement = await self._client.statement()
             promised = await self._promised()
         most = bound(price, max(1, gpus), seconds)
-        words = refusal(
+        reason = refusal(
             self._limits,
             price=price,
             most=most,
             paid=paid_since(statement.lines, rfc3339(self._clock.now() - 3600)),
             promised=promised,
         )
-        if words is not None:
-            raise ToolError(f"refused: {words}")
+        if reason is not None:
+            raise ToolError(f"refused: {reason}")
         return most
 
     async def _promised(self) -> dict[str, int]:
         """
-        By name, the most that what goes on can still cost: of every bid and Job that this server
-        or one before it was asked for. What has ended costs nothing more, and is paid.
+        The most that each unfinished bid and Job of this server, or of an earlier one, can still
+        cost, by name. Finished ones are in the statement.
         """
-        going = [
+        unfinished = [
             *(await self._client.kube.list(BID, self._client.namespace)).items,
             *(
                 job
@@ -227,37 +237,39 @@ class Tools:
                 if not _has_ended(job)
             ),
         ]
-        found = dict(self._asked)
-        for obj in going:
-            said = (obj["metadata"].get("annotations") or {}).get(labels.COSTS_AT_MOST)
-            if said is not None:
-                found[obj["metadata"]["name"]] = _amount(obj, said)
-        return found
+        promised = dict(self._requested)
+        for obj in unfinished:
+            amount = (obj["metadata"].get("annotations") or {}).get(labels.COSTS_AT_MOST)
+            if amount is not None:
+                promised[obj["metadata"]["name"]] = _amount(obj, amount)
+        return promised
 
-    async def _keep(self, leasing: AsyncLeasing, held: Held, seconds: int) -> None:
+    async def _hold(self, leasing: AsyncLeasing, lease: HeldLease, seconds: int) -> None:
+        """Hold the lease for that long, or until it is lost; then give it back."""
         try:
             end = self._clock.now() + seconds
-            while self._clock.now() < end and not held.lost:
+            while self._clock.now() < end and not lease.lost:
                 await self._clock.sleep(min(1.0, end - self._clock.now()))
         finally:
             await leasing.__aexit__(None, None, None)
-            self._held.pop(held.name, None)
+            self._holdings.pop(lease.name, None)
 
 
-def server(client: AsyncClient, limits: Limits, *, clock: Clock) -> MCPServer[Any]:
+def server(client: AsyncClient, limits: SpendLimits, *, clock: Clock) -> MCPServer[Any]:
+    """The MCP server with all tools; it gives every held lease back when it ends."""
     tools = Tools(client, limits, clock=clock)
 
     @asynccontextmanager
-    async def life(_: MCPServer[Any]) -> AsyncIterator[None]:
+    async def release_at_end(_: MCPServer[Any]) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(tools.close)
             yield
 
-    made: MCPServer[Any] = MCPServer(
+    mcp_server: MCPServer[Any] = MCPServer(
         "bidplane",
         version=__version__,
         instructions=INSTRUCTIONS,
-        lifespan=life,
+        lifespan=release_at_end,
         log_level="WARNING",
     )
     for tool in (
@@ -270,13 +282,13 @@ def server(client: AsyncClient, limits: Limits, *, clock: Clock) -> MCPServer[An
         tools.leases,
         tools.release,
     ):
-        made.tool()(tool)
-    return made
+        mcp_server.tool()(tool)
+    return mcp_server
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """What the model can mend reaches it as a tool's error, not as a crash."""
+def _as_tool_errors() -> Iterator[None]:
+    """Turn our errors into tool errors, which the model can read and act on."""
     try:
         yield
     except BidplaneError as error:
@@ -284,47 +296,53 @@ def _told() -> Iterator[None]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(value)
-    return found
+    """The struct as plain JSON types."""
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    return fields
 
 
 def _seconds(minutes: int) -> int:
+    """The minutes in seconds; raises `ToolError` beyond the limits."""
     if not 1 <= minutes <= LONGEST_MINUTES:
         raise ToolError(f"minutes must be from 1 to {LONGEST_MINUTES}, not {minutes}")
     return 60 * minutes
 
 
 def _names(pod: Any) -> tuple[str, ...]:
+    """The names that select the pod: its own, and its Job's."""
     metadata = pod["metadata"]
     owner = (metadata.get("labels") or {}).get("batch.kubernetes.io/job-name")
     return (metadata["name"], owner) if owner else (metadata["name"],)
 
 
-def _waits(pod: Any) -> bool:
+def _is_waiting(pod: Any) -> bool:
+    """Return True for a pod that has no node and has not ended."""
     return not pod["spec"].get("nodeName") and work.outcome(pod) is None
 
 
-def _pending(pod: Any) -> dict[str, Any]:
+def _pod_view(pod: Any) -> dict[str, Any]:
+    """The pod's state as the model sees it: why it waits, or how it ended."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    shown: dict[str, Any] = {"pod": metadata["name"], "phase": status.get("phase", "Pending")}
+    view: dict[str, Any] = {"pod": metadata["name"], "phase": status.get("phase", "Pending")}
     if ended := work.outcome(pod):
-        return {**shown, "exitCode": ended.code, "message": ended.message}
-    reason, message = work.pending_words(pod)
+        return {**view, "exitCode": ended.code, "message": ended.message}
+    reason, message = work.pending_reason(pod)
     if reason:
-        shown |= {"reason": reason, "message": message}
-    noted = (metadata.get("annotations") or {}).get(labels.PENDING)
-    if noted and _waits(pod):
+        view |= {"reason": reason, "message": message}
+    annotation = (metadata.get("annotations") or {}).get(labels.PENDING)
+    if annotation and _is_waiting(pod):
         with contextlib.suppress(msgspec.MsgspecError):
-            shown |= msgspec.json.decode(noted)
-    return shown
+            view |= msgspec.json.decode(annotation)
+    return view
 
 
-def _amount(obj: Any, said: str) -> int:
+def _amount(obj: Any, text: str) -> int:
+    """Parse the amount in an object's annotation; raises `ToolError` that names the object."""
     try:
-        return parse_credits(said)
+        return parse_credits(text)
     except ValueError as error:
-        what = f"{obj['kind']} {obj['metadata']['name']}: annotation {labels.COSTS_AT_MOST}"
-        raise ToolError(f"refused: {what}: {error}; mend or delete it") from error
+        annotation = f"{obj['kind']} {obj['metadata']['name']}: annotation {labels.COSTS_AT_MOST}"
+        raise ToolError(f"refused: {annotation}: {error}; correct or delete it") from error
 
 
 def _has_ended(job: Any) -> bool:

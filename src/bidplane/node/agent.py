@@ -1,7 +1,7 @@
 """
-A node: registers itself and its devices, keeps its heartbeat, says how it is.
+The node agent: registers the node and its devices, renews its heartbeat, reports its status.
 
-What runs on it is the runtime's; this is only the node.
+The runtime runs the pods; this file is only about the node itself.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from typing import Any
 import msgspec
 import structlog
 
-from bidplane.api import labels
 from bidplane.api.kinds import NODE, RESOURCE_SLICE
-from bidplane.core.topology import LINKS_ANNOTATION
+from bidplane.core.devices.topology import LINKS_ANNOTATION
 from bidplane.errors import AlreadyExists, ApiError, NotFound
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.events import Recorder
-from bidplane.node.heartbeat import RENEW_SECONDS, beat
+from bidplane.node.heartbeat import RENEW_SECONDS, renew_lease
 from bidplane.node.inventory import Inventory
 from bidplane.node.inventory.slices import DRIVER, degraded
 from bidplane.node.server import WEBSOCKETS
 
-_STATUS_SECONDS = 300.0  # with nothing new to say
+_STATUS_SECONDS = 300.0  # between two status writes when nothing changes
 _DEVICES_SECONDS = 5.0
 _RETRY_SECONDS = 0.5
 RUNTIME = "bidplane.dev/runtime"  # label: process, podman
@@ -37,19 +36,19 @@ SANDBOX_CONDITION = "Sandboxed"
 
 log = structlog.get_logger(__name__)
 
-DevicesAre = Callable[[Sequence[Object]], None]  # told the slices, at every look
+SlicesHandler = Callable[[Sequence[Object]], None]  # gets the node's slices at every reading
 
 
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What the API is told of the node, once."""
+class NodeIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """The properties of a node that do not change while it runs."""
 
     name: str
     address: str
     port: int  # of the kubelet's server
     runtime: str = "process"
-    sandbox: str = ""  # what keeps pods apart; nothing if nothing does
+    sandbox: str = ""  # what isolates pods; "" if nothing does
     network: str = "loopback"
-    labels: Mapping[str, str | None] = {}  # None: an earlier one goes
+    labels: Mapping[str, str | None] = {}  # None removes an earlier one
     annotations: Mapping[str, str] = {}
     pods: int = 110
     disk_bytes: int = 0  # of the file system its pods keep their files on
@@ -57,14 +56,16 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeAgent:
+    """Keeps a Node, its Lease and its ResourceSlices current in the API."""
+
     def __init__(
         self,
-        client: Client,
-        identity: Identity,
+        client: KubeClient,
+        identity: NodeIdentity,
         inventory: Inventory,
         *,
         clock: Clock,
-        devices_are: DevicesAre = lambda slices: None,
+        devices_are: SlicesHandler = lambda slices: None,
     ) -> None:
         self._client = client
         self._identity = identity
@@ -73,11 +74,13 @@ class NodeAgent:
         self._devices_are = devices_are
         self._recorder = Recorder("kubelet", clock=clock)
         self._uid = ""
-        self._links = ""  # as they were told last
+        self._links = ""  # as last written to the Node
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled; an API that is away is waited for."""
+        """
+        Register and keep everything current until cancelled; waits while the API is unavailable.
+        """
         while True:
             try:
                 await self.register()
@@ -87,11 +90,12 @@ class NodeAgent:
                 await self._clock.sleep(_RETRY_SECONDS)
         self.registered.set()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._again(self._renew, RENEW_SECONDS))
-            group.create_task(self._again(self._tell, _STATUS_SECONDS))
-            group.create_task(self._again(self._publish, _DEVICES_SECONDS))
+            group.create_task(self._repeat(self._renew, RENEW_SECONDS))
+            group.create_task(self._repeat(self._write_status, _STATUS_SECONDS))
+            group.create_task(self._repeat(self._publish, _DEVICES_SECONDS))
 
-    async def _again(self, work: Callable[[], Any], seconds: float) -> None:
+    async def _repeat(self, work: Callable[[], Any], seconds: float) -> None:
+        """Do `work` again and again, with that pause; sooner after a failure."""
         while True:
             try:
                 await work()
@@ -102,20 +106,21 @@ class NodeAgent:
             await self._clock.sleep(seconds)
 
     async def register(self) -> None:
+        """Create or update the Node, with its slices, status and Lease."""
         with suppress(AlreadyExists):
             await self._client.create(NODE, self._node())
-        told = {"labels": self._labels(), "annotations": dict(self._identity.annotations)}
-        found = await self._client.patch(NODE, self._identity.name, {"metadata": told})
-        self._uid = found["metadata"]["uid"]
+        metadata = {"labels": self._labels(), "annotations": dict(self._identity.annotations)}
+        node = await self._client.patch(NODE, self._identity.name, {"metadata": metadata})
+        self._uid = node["metadata"]["uid"]
         await self._publish()
-        await self._tell()
+        await self._write_status()
         await self._renew()
         if not self._identity.sandbox:
             await self._recorder.record(
                 self._client,
-                {"apiVersion": "v1", "kind": "Node", "metadata": {**found["metadata"]}},
+                {"apiVersion": "v1", "kind": "Node", "metadata": {**node["metadata"]}},
                 "NoSandbox",
-                "there is no bubblewrap here: only pods this node trusts are run",
+                "bubblewrap is not installed: only pods that this node trusts run here",
                 type="Warning",
             )
 
@@ -139,28 +144,28 @@ class NodeAgent:
 
     # Status.
 
-    async def _tell(self) -> None:
-        known = await self._client.get(NODE, self._identity.name)
-        status = self._status((known.get("status") or {}).get("conditions") or ())
+    async def _write_status(self) -> None:
+        """Write the node's status."""
+        current = await self._client.get(NODE, self._identity.name)
+        status = self._status((current.get("status") or {}).get("conditions") or ())
         await self._client.patch(
             NODE, self._identity.name, {"status": status}, subresource="status"
         )
 
-    def _status(self, known: Sequence[Object]) -> dict[str, Any]:
+    def _status(self, current_conditions: Sequence[Object]) -> dict[str, Any]:
+        """The node's status, with its present conditions."""
         identity = self._identity
-        room = {
+        capacity = {
             "cpu": str(os.cpu_count() or 1),
             "memory": f"{_memory_kib()}Ki",
             "pods": str(identity.pods),
         }
         if identity.disk_bytes:
-            room["ephemeral-storage"] = str(identity.disk_bytes)
-        gpus = _gpus(self._inventory.slices())
-        if gpus:
-            room[labels.GPU_RESOURCE] = str(gpus)
+            capacity["ephemeral-storage"] = str(identity.disk_bytes)
+        # No count of GPUs: the ResourceSlices list them, and both together would count twice.
         return {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": capacity,
+            "allocatable": capacity,
             "addresses": [
                 {"type": "InternalIP", "address": identity.address},
                 {"type": "Hostname", "address": identity.name},
@@ -168,12 +173,13 @@ class NodeAgent:
             "daemonEndpoints": {"kubeletEndpoint": {"Port": identity.port}},
             "nodeInfo": _node_info(identity),
             "declaredFeatures": [WEBSOCKETS],
-            "conditions": self._conditions(known),
+            "conditions": self._conditions(current_conditions),
         }
 
-    def _conditions(self, known: Sequence[Object]) -> list[dict[str, Any]]:
+    def _conditions(self, current: Sequence[Object]) -> list[dict[str, Any]]:
+        """The node's conditions; an unchanged one keeps its transition time."""
         sandbox = self._identity.sandbox
-        told = [
+        states = [
             ("Ready", "True", "KubeletReady", "kubelet is posting ready status"),
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has memory"),
             ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has disk space"),
@@ -182,115 +188,121 @@ class NodeAgent:
                 SANDBOX_CONDITION,
                 "True" if sandbox else "False",
                 "Bubblewrap" if sandbox == "bubblewrap" else sandbox.title() or "NoSandbox",
-                f"pods are kept apart by {sandbox}"
+                f"pods are isolated by {sandbox}"
                 if sandbox
-                else "there is no bubblewrap here: only trusted pods are run",
+                else "bubblewrap is not installed: only trusted pods run here",
             ),
         ]
-        before = {condition["type"]: condition for condition in known}
+        current_by_type = {condition["type"]: condition for condition in current}
         now = rfc3339(self._clock.now())
-        found = []
-        for type_, value, reason, message in told:
-            old = before.get(type_) or {}
-            same = old.get("status") == value
-            found.append(
+        conditions = []
+        for type_, value, reason, message in states:
+            old = current_by_type.get(type_) or {}
+            is_unchanged = old.get("status") == value
+            conditions.append(
                 {
                     "type": type_,
                     "status": value,
                     "reason": reason,
                     "message": message,
                     "lastHeartbeatTime": now,
-                    "lastTransitionTime": (same and old.get("lastTransitionTime")) or now,
+                    "lastTransitionTime": (is_unchanged and old.get("lastTransitionTime")) or now,
                 }
             )
-        return found + [dict(c) for t, c in before.items() if t not in [one[0] for one in told]]
+        return conditions + [
+            dict(c) for t, c in current_by_type.items() if t not in [state[0] for state in states]
+        ]
 
     # Heartbeat.
 
     async def _renew(self) -> None:
-        await beat(self._client, self._identity.name, now=self._clock.now())
-        await self._back_to_life()
+        """Renew the Lease."""
+        await renew_lease(self._client, self._identity.name, now=self._clock.now())
+        await self._restore_readiness()
 
-    async def _back_to_life(self) -> None:
-        """A node that was thought dead says at once that it is not."""
-        known = await self._client.get(NODE, self._identity.name)
-        for condition in (known.get("status") or {}).get("conditions") or ():
+    async def _restore_readiness(self) -> None:
+        """Write the status at once if the control plane has marked this node as not ready."""
+        node = await self._client.get(NODE, self._identity.name)
+        for condition in (node.get("status") or {}).get("conditions") or ():
             if condition["type"] == "Ready" and condition["status"] != "True":
-                await self._tell()
+                await self._write_status()
 
     # Devices.
 
     async def _publish(self) -> None:
-        """The node's slices as the inventory has them, all in one generation; others go."""
-        wanted = {one["metadata"]["name"]: one for one in self._inventory.slices()}
-        self._devices_are(list(wanted.values()))
-        await self._tell_links()
+        """
+        Write the inventory's slices, all in one generation, and delete the node's other slices.
+        """
+        slices = {slice_["metadata"]["name"]: slice_ for slice_ in self._inventory.slices()}
+        self._devices_are(list(slices.values()))
+        await self._publish_links()
         listing = await self._client.list(
             RESOURCE_SLICE, fields=f"spec.nodeName={self._identity.name}"
         )
-        ours = {one["spec"]["driver"] for one in wanted.values()} or {DRIVER}
-        known = {
-            one["metadata"]["name"]: one for one in listing.items if one["spec"]["driver"] in ours
+        drivers = {slice_["spec"]["driver"] for slice_ in slices.values()} or {DRIVER}
+        published = {
+            slice_["metadata"]["name"]: slice_
+            for slice_ in listing.items
+            if slice_["spec"]["driver"] in drivers
         }
-        if known.keys() == wanted.keys() and all(
-            _content(known[name]) == _content(one) for name, one in wanted.items()
+        if published.keys() == slices.keys() and all(
+            _content(published[name]) == _content(slice_) for name, slice_ in slices.items()
         ):
             return
         about = {"metadata": {"name": self._identity.name, "uid": self._uid}}
-        for words in degraded(wanted.values()):
+        for message in degraded(slices.values()):
             await self._recorder.record(
                 self._client,
                 {"apiVersion": "v1", "kind": "Node", **about},
                 "LinkDegraded",
-                words,
+                message,
                 type="Warning",
             )
-        newest = max((one["spec"]["pool"]["generation"] for one in known.values()), default=0)
-        for name, one in wanted.items():
-            pool = {**one["spec"]["pool"], "generation": newest + 1}
-            await self._publish_one({**one["spec"], "pool": pool}, name, exists=name in known)
-        for name in known.keys() - wanted.keys():
+        newest = max(
+            (slice_["spec"]["pool"]["generation"] for slice_ in published.values()), default=0
+        )
+        for name, slice_ in slices.items():
+            pool = {**slice_["spec"]["pool"], "generation": newest + 1}
+            await self._write_slice(
+                {**slice_["spec"], "pool": pool}, name, exists=name in published
+            )
+        for name in published.keys() - slices.keys():
             with suppress(NotFound):
                 await self._client.delete(RESOURCE_SLICE, name)
 
-    async def _tell_links(self) -> None:
-        """How the devices are joined, which no attribute of one of them can say."""
+    async def _publish_links(self) -> None:
+        """
+        Write the links between devices to the Node's annotation: no attribute of a device holds
+        them.
+        """
         links = self._inventory.links()
         if links != self._links:
             note = {"metadata": {"annotations": {LINKS_ANNOTATION: links or None}}}
             await self._client.patch(NODE, self._identity.name, note)
             self._links = links
 
-    async def _publish_one(self, spec: Object, name: str, *, exists: bool) -> None:
+    async def _write_slice(self, spec: Object, name: str, *, exists: bool) -> None:
+        """Create or update one ResourceSlice."""
         if exists:
             await self._client.patch(RESOURCE_SLICE, name, {"spec": spec})
             return
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._identity.name, "uid": self._uid}
-        fresh = {
+        slice_ = {
             "apiVersion": RESOURCE_SLICE.api_version,
             "kind": RESOURCE_SLICE.kind,
             "metadata": {"name": name, "ownerReferences": [{**owner, "controller": True}]},
             "spec": spec,
         }
         with suppress(AlreadyExists):
-            await self._client.create(RESOURCE_SLICE, fresh)
+            await self._client.create(RESOURCE_SLICE, slice_)
 
 
-def _content(one: Object) -> Any:
-    """What a slice offers; not of which generation it is."""
-    return {key: value for key, value in one["spec"].items() if key != "pool"}
+def _content(slice_: Object) -> Any:
+    """The slice's spec without its pool and generation."""
+    return {key: value for key, value in slice_["spec"].items() if key != "pool"}
 
 
-def _gpus(slices: Sequence[Object]) -> int:
-    """Whole GPUs: what could be cut from one is not one more."""
-    return sum(
-        device.get("attributes", {}).get("type", {}).get("string") == "gpu"
-        for one in slices
-        for device in one["spec"].get("devices") or ()
-    )
-
-
-def _node_info(identity: Identity) -> dict[str, str]:
+def _node_info(identity: NodeIdentity) -> dict[str, str]:
     machine = platform.machine()
     return {
         "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),

@@ -1,10 +1,9 @@
 """
-Who may ask a node, and for what.
+Authentication and authorization of requests to a node.
 
-A kubelet believes the API server, and asks it about everybody else: a client certificate
-of the authority it trusts, or a bearer token that a TokenReview knows, names the user; a
-SubjectAccessReview says whether that user may do this to this node. Nobody is let in
-without both.
+As a kubelet does: a client certificate of the trusted authority, or a bearer token that a
+TokenReview accepts, names the user; a SubjectAccessReview decides whether that user may do this to
+this node. A request needs both.
 """
 
 from __future__ import annotations
@@ -20,72 +19,80 @@ from cryptography.x509.oid import NameOID
 
 from bidplane.api.kinds import Kind
 from bidplane.errors import ApiError
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
-from bidplane.runtime import clientcerts
-from bidplane.runtime.credentials import HOST_PLANE, InvalidToken, Tokens
+from bidplane.runtime.identity import clientcerts
+from bidplane.runtime.identity.credentials import HOST_PLANE, InvalidToken, Tokens
 
 _TOKEN_REVIEW = Kind("authentication.k8s.io", "v1", "TokenReview", "tokenreviews", namespaced=False)
 _ACCESS_REVIEW = Kind(
     "authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews", namespaced=False
 )
-# As the kubelet remembers: a user for two minutes, a yes for five, a no for half of one.
+# As long as the kubelet caches: a user for 120 s, a permission for 300 s, a refusal for 30 s.
 _USER_SECONDS, _YES_SECONDS, _NO_SECONDS = 120.0, 300.0, 30.0
-_MOST_REMEMBERED = 1000
+_MOST_CACHED = 1000
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request came with."""
+    """The credentials of a request."""
 
     token: str = ""
     certificate: bytes | None = None  # DER, verified in the handshake
 
 
-class Gate(Protocol):
-    async def admit(self, shown: Credentials, verb: str, subresources: Sequence[str]) -> None:
+class NodeAuthorizer(Protocol):
+    """Decides who may send which requests to a node."""
+
+    async def admit(self, credentials: Credentials, verb: str, subresources: Sequence[str]) -> None:
         """
         Return if `verb` is allowed on any of these subresources of the node.
 
-        Raises `ApiError`: 401 for nobody we know, 403 for somebody who may not.
+        Raises `ApiError`: 401 for an unknown user, 403 for one without the right.
         """
 
 
 class InstallationGate:
-    """For nodes that run with their installation: its own tokens, the owner's only."""
+    """The gate of nodes that run with their installation: admits only its owner's tokens."""
 
     def __init__(self, tokens: Tokens, *, clock: Clock) -> None:
         self._tokens, self._clock = tokens, clock
 
-    async def admit(self, shown: Credentials, verb: str, subresources: Sequence[str]) -> None:
+    async def admit(self, credentials: Credentials, verb: str, subresources: Sequence[str]) -> None:
         try:
-            identity = self._tokens.verify(shown.token, now=self._clock.now())
+            identity = self._tokens.verify(credentials.token, now=self._clock.now())
         except InvalidToken as error:
             raise _unauthorized(str(error)) from error
         if not identity.is_owner:
-            raise ApiError("only the owner may ask a node", code=403, reason="Forbidden")
+            raise ApiError(
+                "only the installation's owner may send requests to a node",
+                code=403,
+                reason="Forbidden",
+            )
 
 
-class User(msgspec.Struct, frozen=True):
+class NodeUser(msgspec.Struct, frozen=True):
+    """An authenticated user."""
+
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
 
 
 class ReviewGate:
-    """For nodes of any cluster: the API server is asked, as the kubelet asks it."""
+    """The gate of nodes of any cluster: asks the API server, as the kubelet does."""
 
-    def __init__(self, client: Client, node: str, *, clock: Clock) -> None:
+    def __init__(self, client: KubeClient, node: str, *, clock: Clock) -> None:
         self._client, self._node = client, node
-        self._users: _Memory[bytes, User | None] = _Memory(clock)
-        self._verdicts: _Memory[tuple[User, str, str], bool] = _Memory(clock)
+        self._users: _Cache[bytes, NodeUser | None] = _Cache(clock)
+        self._verdicts: _Cache[tuple[NodeUser, str, str], bool] = _Cache(clock)
 
-    async def admit(self, shown: Credentials, verb: str, subresources: Sequence[str]) -> None:
-        user = await self._user(shown)
+    async def admit(self, credentials: Credentials, verb: str, subresources: Sequence[str]) -> None:
+        user = await self._user(credentials)
         for subresource in subresources:
-            if await self._may(user, verb, subresource):
+            if await self._is_allowed(user, verb, subresource):
                 return
         raise ApiError(
             f"Forbidden (user={user.name}, verb={verb}, resource=nodes,"
@@ -94,21 +101,23 @@ class ReviewGate:
             reason="Forbidden",
         )
 
-    async def _user(self, shown: Credentials) -> User:
-        if shown.certificate is not None:
-            return certified(shown.certificate)
-        if not shown.token:
+    async def _user(self, credentials: Credentials) -> NodeUser:
+        """The user of these credentials; raises `ApiError` (401) if unknown."""
+        if credentials.certificate is not None:
+            return user_of_certificate(credentials.certificate)
+        if not credentials.token:
             raise _unauthorized("Unauthorized")
-        key = hashlib.sha256(shown.token.encode()).digest()
-        known, user = self._users.get(key)
-        if not known:
-            user = await self._review(shown.token)
+        key = hashlib.sha256(credentials.token.encode()).digest()
+        is_cached, user = self._users.get(key)
+        if not is_cached:
+            user = await self._review(credentials.token)
             self._users.put(key, user, _USER_SECONDS if user else _NO_SECONDS)
         if user is None:
             raise _unauthorized("Unauthorized")
         return user
 
-    async def _review(self, token: str) -> User | None:
+    async def _review(self, token: str) -> NodeUser | None:
+        """The user of a token by a TokenReview, or None."""
         review = await self._client.create(
             _TOKEN_REVIEW,
             {
@@ -121,12 +130,13 @@ class ReviewGate:
         user = status.get("user") or {}
         if not status.get("authenticated") or not user.get("username"):
             return None
-        return User(user["username"], user.get("uid", ""), tuple(user.get("groups") or ()))
+        return NodeUser(user["username"], user.get("uid", ""), tuple(user.get("groups") or ()))
 
-    async def _may(self, user: User, verb: str, subresource: str) -> bool:
+    async def _is_allowed(self, user: NodeUser, verb: str, subresource: str) -> bool:
+        """Return True if a SubjectAccessReview allows it."""
         key = user, verb, subresource
-        known, allowed = self._verdicts.get(key)
-        if known:
+        is_cached, allowed = self._verdicts.get(key)
+        if is_cached:
             return bool(allowed)
         review = await self._client.create(
             _ACCESS_REVIEW,
@@ -152,14 +162,14 @@ class ReviewGate:
         return allowed
 
 
-def certified(certificate: bytes) -> User:
+def user_of_certificate(certificate: bytes) -> NodeUser:
     """
-    CN is the user, O are the groups.
+    The user that a client certificate names: CN is the name, O are the groups.
 
-    An installation signs for the users of every plane, and who has all rights in an agent's
-    plane has none here: of its certificates only those for the host count.
+    An installation signs certificates for the users of every plane, and full rights in an agent's
+    plane give none here: of its certificates only those for the host are accepted.
     """
-    with contextlib.suppress(clientcerts.InvalidCertificate):  # of any other cluster
+    with contextlib.suppress(clientcerts.InvalidCertificate):  # a certificate of another cluster
         if (plane := clientcerts.identity(certificate).plane) != HOST_PLANE:
             raise ApiError(
                 f"this certificate is for the plane {plane!r} only", code=403, reason="Forbidden"
@@ -167,27 +177,28 @@ def certified(certificate: bytes) -> User:
     subject = x509.load_der_x509_certificate(certificate).subject
     names = [str(part.value) for part in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not names or not names[0]:
-        raise _unauthorized("the certificate names nobody")
+        raise _unauthorized("the certificate has no common name (CN)")
     groups = subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     everybody = "system:authenticated"
-    return User(names[0], groups=(*(str(part.value) for part in groups), everybody))
+    return NodeUser(names[0], groups=(*(str(part.value) for part in groups), everybody))
 
 
-class _Memory(Generic[K, V]):
-    """Answers that hold for a while."""
+class _Cache(Generic[K, V]):
+    """Answers that stay valid for a limited time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known: dict[K, tuple[float, V]] = {}
+        self._entries: dict[K, tuple[float, V]] = {}
 
     def get(self, key: K) -> tuple[bool, V | None]:
-        until, value = self._known.get(key, (0.0, None))
+        """Return (True, value) for a valid entry, else (False, None)."""
+        until, value = self._entries.get(key, (0.0, None))
         return (True, value) if until > self._clock.now() else (False, None)
 
     def put(self, key: K, value: V, seconds: float) -> None:
-        if len(self._known) >= _MOST_REMEMBERED:
-            self._known.clear()
-        self._known[key] = (self._clock.now() + seconds, value)
+        if len(self._entries) >= _MOST_CACHED:
+            self._entries.clear()
+        self._entries[key] = (self._clock.now() + seconds, value)
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -8,6 +8,9 @@ A declared fleet: nodes, their GPUs, and how these are linked.
         gpus: 8
         nvlink: 18        # links between any two of a domain; without it they meet over PCIe
         generation: 5     # of PCIe
+        cpu: 128          # of the machine, for all its pods; so is hostMemory
+        hostMemory: 1Ti
+        offers: {cpu: 8, memory: 32Gi}   # of that, to pods without GPUs
       - name: a100-a
         product: A100
         gpus: 4
@@ -15,11 +18,11 @@ A declared fleet: nodes, their GPUs, and how these are linked.
       - name: box
         product: RTX-6000
         cards:            # one by one, where they differ
-          - {width: 16}
+          - {width: 16, numa: 0, root: "pci0000:10"}
           - {width: 4, maxWidth: 16, numa: 1}
 
-`gpus: 8` is short for one domain of eight; `domains: [[0, 1], [2]]` says which GPUs are on one
-link. Of `cards`, the domains follow from how they are connected.
+`gpus: 8` is short for one domain of eight; `domains: [[0, 1], [2]]` lists the GPUs of each link
+domain. With `cards` the domains follow from their fields; unset fields are not published.
 """
 
 from __future__ import annotations
@@ -30,10 +33,11 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bidplane.api import labels
 from bidplane.api.money import parse_price
 from bidplane.api.pool import CHAIN, Chain, Divides, MigSlot, Seconds
-from bidplane.core.chain import chain_problem
-from bidplane.core.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
+from bidplane.core.devices.chain import chain_problem
+from bidplane.core.devices.topology import LINKS_ANNOTATION, Gpu, Machine, link_domains, links_text
 from bidplane.errors import UserError
 from bidplane.wire.names import label_problems, subdomain_problems
 from bidplane.wire.quantity import parse as parse_quantity
@@ -42,9 +46,8 @@ SIMULATED = "bidplane.dev/simulated"  # label of the nodes below
 _LARGEST_NODE = 64
 _LONGEST_PRODUCT = 63
 _WIDTHS = (1, 2, 4, 8, 16, 32)
-_CARDS_PER_ROOT = 2
-# By how products are called: architecture, compute capability.
-_KNOWN = {
+# By the beginning of the product's name: architecture, compute capability.
+_ARCHITECTURES = {
     "A100": ("Ampere", "8.0"),
     "A30": ("Ampere", "8.0"),
     "H100": ("Hopper", "9.0"),
@@ -59,11 +62,18 @@ class Card(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """One GPU, where the cards of a node differ."""
 
     width: int = 16  # PCIe lanes as trained
-    max_width: int = 0  # what it could be; as much as it is, if not said
-    generation: int = 0  # of PCIe; the node's, if not said
-    numa: int = -1
-    root: str = ""
+    max_width: int = 0  # of card and slot; 0: as `width`
+    generation: int = 0  # of PCIe; 0: the node's
+    numa: int = -1  # its NUMA node; -1: unknown
+    root: str = ""  # its PCIe host bridge, such as "pci0000:10"; "": unknown
     nvlink: list[int] = []  # the cards it is bridged to
+
+
+class CpuOffer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """CPU and memory of a node that its owner offers to pods without GPUs."""
+
+    cpu: str | int
+    memory: str
 
 
 class NodeDeclaration(
@@ -71,8 +81,10 @@ class NodeDeclaration(
     frozen=True,
     kw_only=True,
     forbid_unknown_fields=True,
-    rename={"taint_degraded": "taintDegraded"},
+    rename={"taint_degraded": "taintDegraded", "host_memory": "hostMemory"},
 ):
+    """One node of a fleet file."""
+
     name: str
     product: str
     memory: str = "80Gi"
@@ -84,8 +96,12 @@ class NodeDeclaration(
     generation: int = 4
     mig: bool = False
     taint_degraded: bool = False  # nothing new goes to cards below their full width
+    cpu: str | int = "128"  # what the machine has for all its pods
+    host_memory: str = "1Ti"  # likewise; `memory` is a GPU's
+    offers: CpuOffer | None = None  # of that, to pods without GPUs
 
     def link_domains(self) -> list[list[int]]:
+        """The node's GPUs by link domain."""
         if self.cards:
             return [list(domain) for domain in link_domains(machine_of(self))]
         return self.domains or [list(range(self.gpus))]
@@ -108,16 +124,19 @@ class PoolDeclaration(
 
 
 class Fleet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a fleet file."""
+
     nodes: list[NodeDeclaration]
     pools: list[PoolDeclaration] = []
-    seed: int = 0  # of what simulated pods leave to chance
+    seed: int = 0  # of the random choices of simulated pods
 
     def products(self) -> list[str]:
+        """All products of the fleet."""
         return sorted({node.product for node in self.nodes})
 
 
 def load(path: Path) -> Fleet:
-    """The fleet a file declares; raises `UserError` that names what is wrong in it."""
+    """Read a fleet file; raises `UserError` that names what is wrong in it."""
     try:
         fleet = msgspec.yaml.decode(path.read_bytes(), type=Fleet)
     except OSError as error:
@@ -130,18 +149,20 @@ def load(path: Path) -> Fleet:
 
 
 def _problems(fleet: Fleet) -> Iterator[str]:
-    seen: set[str] = set()
+    """The problems in a fleet file."""
+    names: set[str] = set()
     if not fleet.nodes:
         yield "it declares no node"
     for node in fleet.nodes:
-        if node.name in seen:
+        if node.name in names:
             yield f"node {node.name!r} is declared twice"
-        seen.add(node.name)
+        names.add(node.name)
         yield from _node_problems(node)
     yield from _pool_problems(fleet)
 
 
 def _node_problems(node: NodeDeclaration) -> Iterator[str]:
+    """The problems in a node's declaration."""
     for problem in label_problems(node.name):
         yield f"node {node.name!r}: {problem}"
     # A product is the value of a label and, in lower case, the name of its pool.
@@ -154,20 +175,21 @@ def _node_problems(node: NodeDeclaration) -> Iterator[str]:
         parse_quantity(node.memory)
     except ValueError:
         yield f"node {node.name!r}: {node.memory!r} is not an amount of memory, such as '80Gi'"
+    yield from _room_problems(node)
     if sum(map(bool, (node.gpus, node.domains, node.cards))) > 1:
-        yield f"node {node.name!r}: say one of `gpus`, `domains` and `cards`, not both"
+        yield f"node {node.name!r}: set only one of `gpus`, `domains` and `cards`"
     for field, width in _widths(node):
         if width not in _WIDTHS:
-            known = ", ".join(map(str, _WIDTHS))
-            yield f"node {node.name!r}: {field}: {width} is no PCIe width; there are {known}"
-    for at, card in enumerate(node.cards):
+            widths = ", ".join(map(str, _WIDTHS))
+            yield f"node {node.name!r}: {field}: {width} is no PCIe width; there are {widths}"
+    for number, card in enumerate(node.cards):
         if card.max_width and card.max_width < card.width:
             yield (
-                f"node {node.name!r}: cards[{at}]: width {card.width} is more than its maxWidth"
+                f"node {node.name!r}: cards[{number}]: width {card.width} is more than its maxWidth"
                 f" {card.max_width}"
             )
-        if any(not 0 <= other < len(node.cards) or other == at for other in card.nvlink):
-            yield f"node {node.name!r}: cards[{at}].nvlink names a card that is not there"
+        if any(not 0 <= peer < len(node.cards) or peer == number for peer in card.nvlink):
+            yield f"node {node.name!r}: cards[{number}].nvlink names a card that does not exist"
     count = sum(map(len, node.domains)) if node.domains else node.gpus or len(node.cards)
     if not 1 <= count <= _LARGEST_NODE or not all(node.domains):
         yield f"node {node.name!r} must have 1 to {_LARGEST_NODE} GPUs, at least one in a domain"
@@ -179,7 +201,27 @@ def _node_problems(node: NodeDeclaration) -> Iterator[str]:
         yield f"node {node.name!r}: a GPU's number cannot be less than zero"
 
 
+def _room_problems(node: NodeDeclaration) -> Iterator[str]:
+    """The problems in a node's CPU, memory and offers."""
+    amounts = {"cpu": node.cpu, "hostMemory": node.host_memory}
+    if node.offers is not None:
+        amounts |= {"offers.cpu": node.offers.cpu, "offers.memory": node.offers.memory}
+    numbers = {}
+    for field, amount in amounts.items():
+        try:
+            numbers[field] = parse_quantity(amount)
+        except ValueError:
+            yield f"node {node.name!r}: {field}: {amount!r} is not an amount, such as '8' or '32Gi'"
+            return
+        if numbers[field] <= 0:
+            yield f"node {node.name!r}: {field}: {amount!r} must be more than zero"
+    for offered, total in (("offers.cpu", "cpu"), ("offers.memory", "hostMemory")):
+        if numbers.get(offered, 0) > numbers[total]:
+            yield f"node {node.name!r}: {offered} is more than its {total}, {amounts[total]}"
+
+
 def _pool_problems(fleet: Fleet) -> Iterator[str]:
+    """The problems in the pools."""
     products = fleet.products()
     pools = {product.lower() for product in products}
     if len(pools) != len(products):
@@ -207,6 +249,7 @@ def _pool_problems(fleet: Fleet) -> Iterator[str]:
 
 
 def node_object(node: NodeDeclaration) -> dict[str, Any]:
+    """The Node object of a declared node."""
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -217,18 +260,29 @@ def node_object(node: NodeDeclaration) -> dict[str, Any]:
                 "nvidia.com/gpu.product": node.product,
                 SIMULATED: "true",
             },
-            "annotations": {LINKS_ANNOTATION: links_text(machine_of(node))},
+            "annotations": {key: text for key, text in node_annotations(node).items() if text},
         },
         "spec": {},
     }
 
 
+def node_annotations(node: NodeDeclaration) -> dict[str, str | None]:
+    """The annotations of the node's Node object; None for one that it must not have."""
+    offers = node.offers
+    return {
+        LINKS_ANNOTATION: links_text(machine_of(node)),
+        labels.OFFERS_CPU: str(offers.cpu) if offers else None,
+        labels.OFFERS_MEMORY: offers.memory if offers else None,
+    }
+
+
 def device_uuid(node: str, gpu: int) -> str:
+    """The UUID of a declared GPU."""
     return f"GPU-{node}-{gpu}"
 
 
 def machine_of(node: NodeDeclaration) -> Machine:
-    """The machine a declaration describes; what it does not say is as in a usual one."""
+    """The machine that a declaration describes, with no topology but the declared one."""
     cards = node.cards or [
         Card(width=node.width) for _ in range(node.gpus or 1 + max(map(max, node.domains)))
     ]
@@ -237,38 +291,38 @@ def machine_of(node: NodeDeclaration) -> Machine:
         if node.domains
         else list(range(len(cards)))
     )
-    known = next((v for name, v in _KNOWN.items() if node.product.startswith(name)), ("", ""))
-    gpus = tuple(_gpu(node, index, cards[index], len(cards), known) for index in indexes)
+    architecture = next(
+        (v for name, v in _ARCHITECTURES.items() if node.product.startswith(name)), ("", "")
+    )
+    gpus = tuple(_gpu(node, index, cards[index], architecture) for index in indexes)
     nvlinks: dict[tuple[int, int], int] = {}
     if node.nvlink and not node.cards:
         for domain in node.domains or [indexes]:
             nvlinks |= {(a, b): node.nvlink for a in domain for b in domain if a < b}
     for index, card in enumerate(node.cards):
-        for other in card.nvlink:
-            nvlinks[min(index, other), max(index, other)] = node.nvlink or 4
+        for peer in card.nvlink:
+            nvlinks[min(index, peer), max(index, peer)] = node.nvlink or 4
     return Machine(
         name=node.name,
         gpus=gpus,
         nvlinks=nvlinks,
-        # Who says which cards are on one link is believed.
+        # Declared link domains are taken as they are.
         domains=() if node.cards else tuple(map(tuple, node.domains or [indexes])),
     )
 
 
-def _gpu(node: NodeDeclaration, index: int, card: Card, count: int, known: tuple[str, str]) -> Gpu:
-    numa = card.numa if card.numa >= 0 else index * 2 // max(count, 2)
-    bus = 0x10 + 0x10 * (index // _CARDS_PER_ROOT)
+def _gpu(node: NodeDeclaration, index: int, card: Card, architecture: tuple[str, str]) -> Gpu:
+    """One declared GPU."""
     generation = card.generation or node.generation
     return Gpu(
         index=index,
         uuid=device_uuid(node.name, index),
         product=node.product,
         memory=int(parse_quantity(node.memory)),
-        architecture=known[0],
-        compute=known[1],
-        bus=f"0000:{(bus + 1 + index % _CARDS_PER_ROOT) & 0xFF:02x}:00.0",
-        root=card.root or f"pci0000:{bus & 0xFF:02x}",
-        numa=numa,
+        architecture=architecture[0],
+        compute=architecture[1],
+        root=card.root,
+        numa=card.numa,
         width=card.width,
         max_width=card.max_width or card.width,
         generation=generation,
@@ -278,8 +332,9 @@ def _gpu(node: NodeDeclaration, index: int, card: Card, count: int, known: tuple
 
 
 def _widths(node: NodeDeclaration) -> Iterator[tuple[str, int]]:
+    """Each declared PCIe width, with its field."""
     yield "width", node.width
-    for at, card in enumerate(node.cards):
-        yield f"cards[{at}].width", card.width
+    for number, card in enumerate(node.cards):
+        yield f"cards[{number}].width", card.width
         if card.max_width:
-            yield f"cards[{at}].maxWidth", card.max_width
+            yield f"cards[{number}].maxWidth", card.max_width

@@ -1,4 +1,4 @@
-"""A node's Lease: whoever looks at it knows that the node lives."""
+"""A node's Lease, whose renewal shows that the node is alive."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from bidplane.api.kinds import LEASE, NODE
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import Client
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import rfc3339_micro
 
 RENEW_SECONDS = 10.0
@@ -14,7 +14,8 @@ _NAMESPACE = "kube-node-lease"
 _SECONDS = 40
 
 
-async def beat(client: Client, node: str, *, now: float) -> None:
+async def renew_lease(client: KubeClient, node: str, *, now: float) -> None:
+    """Renew the node's Lease, created if it does not exist."""
     spec = {
         "holderIdentity": node,
         "leaseDurationSeconds": _SECONDS,
@@ -23,8 +24,13 @@ async def beat(client: Client, node: str, *, now: float) -> None:
     try:
         await client.patch(LEASE, node, {"spec": spec}, _NAMESPACE)
     except NotFound:
-        found = await client.get(NODE, node)
-        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
+        node_object = await client.get(NODE, node)
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": node,
+            "uid": node_object["metadata"]["uid"],
+        }
         lease = {
             "apiVersion": LEASE.api_version,
             "kind": LEASE.kind,

@@ -1,75 +1,70 @@
 """
 A node's own HTTPS server, with a kubelet's paths.
 
-    GET      /containerLogs/NAMESPACE/POD/CONTAINER     what it printed
-    GET|POST /exec/NAMESPACE/POD[/UID]/CONTAINER        a command beside it
-    GET|POST /attach/NAMESPACE/POD[/UID]/CONTAINER      its own terminal
-    GET|POST /portForward/NAMESPACE/POD[/UID]           connections into it
-    GET      /pods                                      what runs here
-    GET      /stats/summary, /metrics/resource          what that uses
-    GET      /metrics                                   what the node's devices do
+    GET      /containerLogs/NAMESPACE/POD/CONTAINER     a container's log
+    GET|POST /exec/NAMESPACE/POD[/UID]/CONTAINER        a command in a container
+    GET|POST /attach/NAMESPACE/POD[/UID]/CONTAINER      a container's own terminal
+    GET|POST /portForward/NAMESPACE/POD[/UID]           connections into a pod
+    GET      /pods                                      the pods on this node
+    GET      /stats/summary, /metrics/resource          their CPU, memory and disk use
+    GET      /metrics                                   the counters of the node's devices
     GET      /healthz
 
-Whoever asks is checked first, whatever the path. kubectl speaks to an API server, and that
-speaks to us: with SPDY, or, where the node says that it can, with kubectl's own WebSocket.
+Every request is authorized first, whatever its path. kubectl speaks to an API server, which
+speaks to us: with SPDY, or, where the node declares the feature, with kubectl's own WebSocket.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    MutableMapping,
-    Sequence,
-)
-from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote
-
-import msgspec
+from collections.abc import Awaitable, Callable, Iterable
+from typing import ClassVar, Protocol
 
 from bidplane.errors import ApiError, NotFound
+from bidplane.http.asgi import Receive, Scope, Send
+from bidplane.http.replies import (
+    TEXT,
+    Reply,
+    json_reply,
+    send_reply,
+    send_while_connected,
+    text_reply,
+)
+from bidplane.http.request import Disconnected
+from bidplane.http.routes import Route, Routes
 from bidplane.kube.client import Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node import stats
-from bidplane.node.api import ExecSession, LogOptions, PodRuntime
-from bidplane.node.auth import Credentials, Gate
+from bidplane.node.api import ExecSession, PodRuntime
+from bidplane.node.auth import NodeAuthorizer
 from bidplane.node.streams import command, forward
-from bidplane.node.streams.pipes import SocketPipe, WebSocketPipe
-from bidplane.runtime.clientcerts import CLIENT_CERTIFICATE
-from bidplane.runtime.connection import Upgrade, switching, upgrade_of
-from bidplane.runtime.serve import while_connected
+from bidplane.node.streams.pipes import WebSocketPipe
+from bidplane.node.streams.requests import NodeRequest, log_options, switch_protocols
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.model import Counters
-from bidplane.wire import remotecommand, websocket
+from bidplane.wire.streams import remotecommand
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-# What a node that can take kubectl's WebSockets itself says in `status.declaredFeatures`.
+# The feature in `status.declaredFeatures` of a node that accepts kubectl's WebSockets itself.
 WEBSOCKETS = "ExtendWebSocketsToKubelet"
-_LARGEST_NUMBER = 1 << 62
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "DELETE": "delete"}
-# Beside `proxy`, which allows all: what a role may allow alone.
-_SUBRESOURCES = {"pods": "pods", "healthz": "healthz", "metrics": "metrics", "stats": "stats"}
+_METRICS = b"text/plain; version=0.0.4"
+
+Handler = Callable[..., Awaitable[Reply | None]]
 
 
 class Usage(Protocol):
-    """Measures what runs; walking the disks, too, takes longer."""
+    """Measures the use of CPU and memory; `disks` includes the disks, which takes longer."""
 
     async def read(self, *, disks: bool) -> stats.NodeUse: ...
 
 
 class KubeletServer:
-    """An ASGI app. `metrics` are what a Prometheus is told of this node's devices."""
+    """An ASGI app. `metrics` returns the counters of this node's devices for Prometheus."""
 
     def __init__(
         self,
         runtime: PodRuntime,
-        gate: Gate,
+        gate: NodeAuthorizer,
         *,
         clock: Clock,
         metrics: Callable[[], Awaitable[Iterable[Counters]]] | None = None,
@@ -77,76 +72,88 @@ class KubeletServer:
     ) -> None:
         self._runtime, self._gate, self._clock = runtime, gate, clock
         self._metrics, self._usage = metrics, usage
-        self._rates = stats.Rates()
+        self._rates = stats.CpuRates()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        request = _Request(scope)
+        request = NodeRequest(scope, receive)
         try:
             await self._gate.admit(
                 request.credentials(), _VERBS.get(request.method, ""), request.subresources()
             )
-            await self._route(request, receive, send)
+            reply = await self._answer(request)
         except remotecommand.BadRequest as error:
-            await _answer(send, 400, str(error).encode())
+            await send_reply(send, text_reply(str(error), 400))
         except ApiError as error:
-            await _answer(send, error.code, str(error).encode())
+            await send_reply(send, text_reply(str(error), error.code))
+        except Disconnected:
+            return
+        else:
+            if reply is not None:
+                await send_while_connected(request, send, reply)
 
-    async def _route(self, request: _Request, receive: Receive, send: Send) -> None:
-        head, *rest = request.parts
-        match request.method, head, rest:
-            case "GET" | "HEAD", "healthz", []:
-                await _answer(send, 200, b"ok")
-            case "GET", "pods", []:
-                await _answer(send, 200, self._pods(), "application/json")
-            case "GET", "metrics", [] if self._metrics is not None:
-                page = dcgm.exposition(await self._metrics())
-                await _answer(send, 200, page, "text/plain; version=0.0.4")
-            case "GET", "metrics", ["resource"] if self._usage is not None:
-                page = stats.resource_metrics(await self._usage.read(disks=False))
-                await _answer(send, 200, page, "text/plain; version=0.0.4; charset=utf-8")
-            case "GET" | "POST", "stats", ["summary"] if self._usage is not None:
-                disks = not _flag(request.query, "only_cpu_and_memory")
-                told = stats.summary(await self._usage.read(disks=disks), self._rates)
-                await _answer(send, 200, msgspec.json.encode(told), "application/json")
-            case "GET", "containerLogs", [namespace, name, container]:
-                await self._logs(request, self._find(namespace, name), container, receive, send)
-            case "GET" | "POST", "exec" | "attach", [namespace, name, *uid, container] if (
-                len(uid) < 2
-            ):
-                pod = self._find(namespace, name, *uid)
-                await self._command(request, pod, container, attach=head == "attach")
-            case "GET" | "POST", "portForward", [namespace, name, *uid] if len(uid) < 2:
-                await self._forward(request, self._find(namespace, name, *uid))
-            case _:
-                raise NotFound(f"nothing is served at {request.method} {request.path}")
+    async def _answer(self, request: NodeRequest) -> Reply | None:
+        """Answer an authorized request; None when its connection was taken."""
+        match = self.routes.find(request.method, request.parts)
+        if match is None:
+            raise _no_such_path(request)
+        return await match.handler(self, request, *match.arguments)
 
-    def _find(self, namespace: str, name: str, uid: str = "") -> Object:
-        pod = self._runtime.find(namespace, name)
-        if uid and pod["metadata"].get("uid") != uid:
-            raise NotFound("pod does not exist")
-        return pod
+    async def _healthz(self, request: NodeRequest) -> Reply:
+        return text_reply(b"ok")
 
-    def _pods(self) -> bytes:
+    async def _pods(self, request: NodeRequest) -> Reply:
         pods = {"kind": "PodList", "apiVersion": "v1", "metadata": {}}
-        return msgspec.json.encode({**pods, "items": self._runtime.pods()})
+        return json_reply({**pods, "items": self._runtime.pods()})
 
-    async def _logs(
-        self, request: _Request, pod: Object, container: str, receive: Receive, send: Send
-    ) -> None:
-        options = log_options(request.query, now=self._clock.now())
+    async def _device_metrics(self, request: NodeRequest) -> Reply:
+        if self._metrics is None:
+            raise _no_such_path(request)
+        return Reply(dcgm.exposition(await self._metrics()), content_type=_METRICS)
+
+    async def _resource_metrics(self, request: NodeRequest) -> Reply:
+        if self._usage is None:
+            raise _no_such_path(request)
+        page = stats.resource_metrics(await self._usage.read(disks=False))
+        return Reply(page, content_type=_METRICS + b"; charset=utf-8")
+
+    async def _summary(self, request: NodeRequest) -> Reply:
+        if self._usage is None:
+            raise _no_such_path(request)
+        disks = not request.flag("only_cpu_and_memory")
+        return json_reply(stats.summary(await self._usage.read(disks=disks), self._rates))
+
+    async def _logs(self, request: NodeRequest, namespace: str, name: str, container: str) -> Reply:
+        """Stream a container's log."""
+        pod = self._find(namespace, name)
+        options = log_options(request, now=self._clock.now())
         chunks = await self._runtime.logs(pod, container, options)
-        await while_connected(receive, _stream(send, chunks))
+        return Reply(content_type=TEXT, chunks=chunks)
+
+    async def _exec(
+        self, request: NodeRequest, namespace: str, name: str, *uid_and_container: str
+    ) -> None:
+        *uid, container = uid_and_container
+        pod = self._find(namespace, name, *uid)
+        await self._command(request, pod, container, attach=False)
+
+    async def _attach(
+        self, request: NodeRequest, namespace: str, name: str, *uid_and_container: str
+    ) -> None:
+        *uid, container = uid_and_container
+        pod = self._find(namespace, name, *uid)
+        await self._command(request, pod, container, attach=True)
 
     async def _command(
-        self, request: _Request, pod: Object, container: str, *, attach: bool
+        self, request: NodeRequest, pod: Object, container: str, *, attach: bool
     ) -> None:
-        wanted = remotecommand.wanted_from_kubelet(request.query)
-        words = request.query.get("command", [])
-        if not attach and not words:
+        """Serve exec or attach over the upgraded connection."""
+        options = remotecommand.wanted_from_kubelet(request.all_values())
+        argv = request.values("command")
+        if not attach and not argv:
             raise remotecommand.BadRequest("you must specify at least 1 command for the container")
-        upgrade = request.upgrade()
+        upgrade = request.stream_upgrade()
         if upgrade.protocol == "websocket":
             protocol, headers = request.websocket(remotecommand.OVER_WEBSOCKET)
             serve = command.over_websocket
@@ -156,162 +163,58 @@ class KubeletServer:
 
         async def start() -> ExecSession:
             if attach:
-                return await self._runtime.attach(pod, container, stdin=wanted.stdin)
+                return await self._runtime.attach(pod, container, stdin=options.stdin)
             return await self._runtime.exec(
-                pod, container, words, stdin=wanted.stdin, tty=wanted.tty
+                pod, container, argv, stdin=options.stdin, tty=options.tty
             )
 
-        pipe = await _take(upgrade, headers)
-        await serve(pipe, protocol, wanted, start)
+        pipe = await switch_protocols(upgrade, headers)
+        await serve(pipe, protocol, options, start)
 
-    async def _forward(self, request: _Request, pod: Object) -> None:
-        upgrade = request.upgrade()
+    async def _forward(self, request: NodeRequest, namespace: str, name: str, *uid: str) -> None:
+        """Serve port-forward over the upgraded connection."""
+        pod = self._find(namespace, name, *uid)
+        upgrade = request.stream_upgrade()
 
         async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await self._runtime.connect(pod, port)
 
         if upgrade.protocol != "websocket":
             _, headers = request.spdy([remotecommand.PORT_FORWARD])
-            await forward.over_spdy(await _take(upgrade, headers), connect)
+            await forward.over_spdy(await switch_protocols(upgrade, headers), connect)
             return
         protocol, headers = request.websocket(remotecommand.FORWARD_OVER_WEBSOCKET)
         if protocol == remotecommand.TUNNEL:
-            pipe = WebSocketPipe(await _take(upgrade, headers))
+            pipe = WebSocketPipe(await switch_protocols(upgrade, headers))
             await forward.over_spdy(pipe, connect)
             return
-        ports = remotecommand.ports(request.query.get("ports", []))
-        await forward.over_channels(await _take(upgrade, headers), protocol, ports, connect)
-
-
-class _Request:
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-        self.method: str = scope["method"]
-        raw: bytes = scope.get("raw_path") or scope["path"].encode()
-        self.path = raw.decode("latin-1")
-        # Split before unquoting: a name may not bring a slash of its own.
-        self.parts = [unquote(part) for part in self.path.strip("/").split("/")]
-        query = scope["query_string"].decode("latin-1")
-        self.query = parse_qs(query, keep_blank_values=True)
-
-    def values(self, name: bytes) -> list[str]:
-        """Of a header that may come more than once, or with commas."""
-        found = [value.decode("latin-1") for key, value in self._scope["headers"] if key == name]
-        return websocket.offered(",".join(found))
-
-    def credentials(self) -> Credentials:
-        headers = dict(self._scope["headers"])
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        return Credentials(
-            token.strip() if scheme.lower() == "bearer" else "",
-            self._scope.get("state", {}).get(CLIENT_CERTIFICATE),
+        ports = remotecommand.ports(request.values("ports"))
+        await forward.over_channels(
+            await switch_protocols(upgrade, headers), protocol, ports, connect
         )
 
-    def subresources(self) -> list[str]:
-        own = _SUBRESOURCES.get(self.parts[0])
-        return [own, "proxy"] if own else ["proxy"]
+    def _find(self, namespace: str, name: str, uid: str = "") -> Object:
+        """The pod of that name, and of that uid if one is given."""
+        pod = self._runtime.find(namespace, name)
+        if uid and pod["metadata"].get("uid") != uid:
+            raise NotFound("pod does not exist")
+        return pod
 
-    def upgrade(self) -> Upgrade:
-        found = upgrade_of(self._scope)
-        if found is None or not (found.protocol == "websocket" or "spdy/3.1" in found.protocol):
-            raise remotecommand.BadRequest(
-                "unable to upgrade: ask with `Connection: Upgrade` and `Upgrade: SPDY/3.1`, or"
-                " `Upgrade: websocket`"
-            )
-        return found
-
-    def websocket(self, ours: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
-        """The protocol both speak, and the headers that say so."""
-        theirs = self.values(b"sec-websocket-protocol")
-        # Who names none speaks the first there was.
-        protocol = websocket.choose(theirs, ours) if theirs else remotecommand.V1
-        if protocol is None or protocol not in ours:
-            raise _no_protocol(theirs, ours)
-        try:
-            headers = dict(self._scope["headers"])
-            return protocol, websocket.accept(headers, protocol if theirs else "")
-        except websocket.HandshakeError as error:
-            raise remotecommand.BadRequest(f"unable to upgrade: {error}") from error
-
-    def spdy(self, ours: Sequence[str]) -> tuple[str, list[tuple[str, str]]]:
-        theirs = self.values(b"x-stream-protocol-version")
-        protocol = websocket.choose(theirs, ours)
-        if protocol is None:
-            raise _no_protocol(theirs, ours)
-        return protocol, [
-            ("Connection", "Upgrade"),
-            ("Upgrade", "SPDY/3.1"),
-            ("X-Stream-Protocol-Version", protocol),
-        ]
-
-
-def _no_protocol(theirs: Sequence[str], ours: Sequence[str]) -> ApiError:
-    return ApiError(
-        f"unable to upgrade: unable to negotiate protocol: client supports [{' '.join(theirs)}],"
-        f" server accepts [{' '.join(ours)}]",
-        code=403,
-        reason="Forbidden",
+    routes: ClassVar[Routes[Handler]] = Routes(
+        Route("GET|HEAD", "/healthz", _healthz),
+        Route("GET", "/pods", _pods),
+        Route("GET", "/metrics", _device_metrics),
+        Route("GET", "/metrics/resource", _resource_metrics),
+        Route("GET|POST", "/stats/summary", _summary),
+        Route("GET", "/containerLogs/{namespace}/{name}/{container}", _logs),
+        Route("GET|POST", "/exec/{namespace}/{name}/{container}", _exec),
+        Route("GET|POST", "/exec/{namespace}/{name}/{uid}/{container}", _exec),
+        Route("GET|POST", "/attach/{namespace}/{name}/{container}", _attach),
+        Route("GET|POST", "/attach/{namespace}/{name}/{uid}/{container}", _attach),
+        Route("GET|POST", "/portForward/{namespace}/{name}", _forward),
+        Route("GET|POST", "/portForward/{namespace}/{name}/{uid}", _forward),
     )
 
 
-async def _take(upgrade: Upgrade, headers: list[tuple[str, str]]) -> SocketPipe:
-    pipe = SocketPipe(*upgrade.take())
-    await pipe.write(switching(headers))
-    return pipe
-
-
-def log_options(query: MutableMapping[str, list[str]], *, now: float) -> LogOptions:
-    """From a kubelet's parameters; raises `BadRequest` naming the one that is wrong."""
-    since = _number(query, "sinceSeconds", least=1)
-    when = query.get("sinceTime", [""])[0]
-    if since is not None and when:
-        raise remotecommand.BadRequest("at most one of `sinceTime` or `sinceSeconds` may be given")
-    try:
-        moment = parse_rfc3339(when) if when else None
-    except ValueError:
-        raise remotecommand.BadRequest(f"sinceTime: {when!r} is no RFC 3339 time") from None
-    return LogOptions(
-        follow=_flag(query, "follow"),
-        previous=_flag(query, "previous"),
-        timestamps=_flag(query, "timestamps"),
-        tail_lines=_number(query, "tailLines", least=0),
-        since=moment if since is None else now - since,
-        limit_bytes=_number(query, "limitBytes", least=1),
-    )
-
-
-def _flag(query: MutableMapping[str, list[str]], name: str) -> bool:
-    return query.get(name, [""])[0] in ("1", "true", "True")
-
-
-def _number(query: MutableMapping[str, list[str]], name: str, *, least: int) -> int | None:
-    text = query.get(name, [""])[0]
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise remotecommand.BadRequest(f"{name}: {text!r} is not a number")
-    number = int(text)
-    if not least <= number < _LARGEST_NUMBER:
-        raise remotecommand.BadRequest(f"{name}: must be at least {least}")
-    return number
-
-
-async def _stream(send: Send, chunks: AsyncIterator[bytes]) -> None:
-    await _start(send, 200, "text/plain; charset=utf-8")
-    # The headers alone: a client that follows must know at once that it is heard.
-    await send({"type": "http.response.body", "body": b"", "more_body": True})
-    async for chunk in chunks:
-        await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
-
-
-async def _start(send: Send, code: int, kind: str) -> None:
-    headers = [(b"content-type", kind.encode())]
-    await send({"type": "http.response.start", "status": code, "headers": headers})
-
-
-async def _answer(
-    send: Send, code: int, body: bytes, kind: str = "text/plain; charset=utf-8"
-) -> None:
-    await _start(send, code, kind)
-    await send({"type": "http.response.body", "body": body})
+def _no_such_path(request: NodeRequest) -> NotFound:
+    return NotFound(f"no such path: {request.method} {request.path}")

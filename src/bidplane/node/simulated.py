@@ -1,9 +1,9 @@
 """
-A kubelet that runs nothing: pods bound to its nodes live and end by their annotations.
+A kubelet that runs nothing: pods bound to its nodes start and end by their annotations.
 
-Stands in where no GPU is. Everything else about it is a kubelet's: it registers Nodes
-and ResourceSlices, starts what is bound to it, reports status, ends what is deleted
-within its grace, and serves logs.
+For machines without GPUs. Otherwise it acts as a kubelet: it registers Nodes and ResourceSlices,
+starts the pods bound to it, reports status, ends deleted pods within their grace period, and
+serves logs.
 """
 
 from __future__ import annotations
@@ -15,25 +15,24 @@ from typing import Any
 
 import structlog
 
-from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD, RESOURCE_SLICE
 from bidplane.errors import AlreadyExists, ApiError, NotFound
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.clock import Clock, rfc3339
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer, Key
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Fleet, NodeDeclaration
-from bidplane.node.heartbeat import RENEW_SECONDS, beat
+from bidplane.node.heartbeat import RENEW_SECONDS, renew_lease
 from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
 from bidplane.node.simulatedpods import SimulatedPods
 
-# A node that was so late may have been given up: it says that it is ready, and again, since who
-# gave it up may do so a moment later, from what it knew before.
+# A node whose heartbeat was this late may have been marked NotReady: it writes its status, and
+# again, since a controller with an outdated cache may mark it a moment later.
 _LATE_SECONDS = 3 * RENEW_SECONDS
-_TOLD_AGAIN = 3
-_AT_ONCE = 16  # nodes registered, or kept alive, at a time
+_READY_WRITES = 3
+_AT_ONCE = 16  # nodes registered, or renewed, at a time
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +42,7 @@ class SimulatedNodes:
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         fleet: Fleet,
         *,
         clock: Clock,
@@ -51,7 +50,9 @@ class SimulatedNodes:
         port: int = 0,
         alone: bool = True,
     ) -> None:
-        """Where it is `alone`, simulated nodes that its fleet has not are none of anybody's."""
+        """
+        Simulate `fleet`. With `alone`, simulated nodes that are not in the fleet are removed.
+        """
         self._client = client
         self._fleet = fleet
         self._clock = clock
@@ -60,107 +61,119 @@ class SimulatedNodes:
         self._alone = alone
         self.registered = asyncio.Event()
         self._names = {node.name for node in fleet.nodes}
-        self._beaten: dict[str, float] = {}  # by node: its last heartbeat
-        self._doubted: dict[str, int] = {}  # how often it has yet to say that it is ready
+        self._renewed: dict[str, float] = {}  # by node: its last heartbeat
+        self._ready_writes: dict[str, int] = {}  # by node: status writes that are still due
         self._recorder = Recorder("bidplane-node", clock=clock)
         self.pods = Informer(client, POD, clock=clock)
         self.life = SimulatedPods(client, fleet, self._recorder, clock=clock, address=address)
-        self._gone: list[Object] = []  # what its cards held for these is free
+        self._deleted: list[Object] = []  # deleted pods, whose devices are to be freed
         self.controller: Controller[Key] = Controller("node", self.reconcile, workers=WORKERS)
         self.pods.on_change(self._changed)
 
     async def register(self) -> None:
-        known: dict[str, list[Object]] = {}
-        for one in (await self._client.list(RESOURCE_SLICE)).items:
-            if one["spec"]["driver"] == DRIVER:
-                known.setdefault(one["spec"].get("nodeName", ""), []).append(one)
-        for some in self._in_turn():
-            await asyncio.gather(*(self._register(node, known.get(node.name, [])) for node in some))
+        """Create or update all nodes of the fleet, with their slices."""
+        slices: dict[str, list[Object]] = {}
+        for slice_ in (await self._client.list(RESOURCE_SLICE)).items:
+            if slice_["spec"]["driver"] == DRIVER:
+                slices.setdefault(slice_["spec"].get("nodeName", ""), []).append(slice_)
+        for batch in self._batches():
+            await asyncio.gather(
+                *(self._register(node, slices.get(node.name, [])) for node in batch)
+            )
         if self._alone:
-            await self._forget_others(known)
+            await self._remove_other_nodes(slices)
 
-    def _in_turn(self) -> Iterator[list[NodeDeclaration]]:
-        """All nodes, a few at a time."""
+    def _batches(self) -> Iterator[list[NodeDeclaration]]:
+        """All nodes, in batches."""
         nodes = self._fleet.nodes
-        yield from (nodes[at : at + _AT_ONCE] for at in range(0, len(nodes), _AT_ONCE))
+        yield from (nodes[start : start + _AT_ONCE] for start in range(0, len(nodes), _AT_ONCE))
 
     async def beat(self) -> None:
-        """For a cluster whose controllers give up nodes that do not renew their Leases."""
+        """Renew the nodes' Leases until cancelled, for clusters that watch them."""
         while True:
-            for some in self._in_turn():
-                await asyncio.gather(*map(self._beat, some))
+            for batch in self._batches():
+                await asyncio.gather(*map(self._renew, batch))
             await self._clock.sleep(RENEW_SECONDS)
 
-    async def _beat(self, node: NodeDeclaration) -> None:
+    async def _renew(self, node: NodeDeclaration) -> None:
+        """Renew one node's Lease, and write its status if it was late."""
         now = self._clock.now()
-        if now - self._beaten.get(node.name, now) > _LATE_SECONDS:
-            self._doubted[node.name] = _TOLD_AGAIN
+        if now - self._renewed.get(node.name, now) > _LATE_SECONDS:
+            self._ready_writes[node.name] = _READY_WRITES
         try:
-            await beat(self._client, node.name, now=now)
-            self._beaten[node.name] = now
-            if self._doubted.get(node.name):
-                await self._tell(node)
-                self._doubted[node.name] -= 1
+            await renew_lease(self._client, node.name, now=now)
+            self._renewed[node.name] = now
+            if self._ready_writes.get(node.name):
+                await self._write_status(node)
+                self._ready_writes[node.name] -= 1
         except ApiError as error:
             log.warning("retrying", node=node.name, error=str(error))
 
-    async def _tell(self, node: NodeDeclaration) -> None:
+    async def _write_status(self, node: NodeDeclaration) -> None:
+        """Write a node's status."""
         await self._client.patch(
             NODE, node.name, {"status": self._node_status(node)}, subresource="status"
         )
 
-    async def _forget_others(self, slices: Mapping[str, list[Object]]) -> None:
-        """What an earlier fleet had and this one has not is no longer for sale."""
-        for known in (await self._client.list(NODE, labels=f"{fleets.SIMULATED}=true")).items:
-            name = known["metadata"]["name"]
+    async def _remove_other_nodes(self, slices: Mapping[str, list[Object]]) -> None:
+        """Delete the simulated nodes of an earlier fleet, so that they are not sold."""
+        for node in (await self._client.list(NODE, labels=f"{fleets.SIMULATED}=true")).items:
+            name = node["metadata"]["name"]
             if name not in self._names:
-                await self._forget_slices(slices.get(name, []))
+                await self._delete_slices(slices.get(name, []))
                 with suppress(NotFound):
                     await self._client.delete(NODE, name)
 
-    async def _forget_slices(self, slices: Sequence[Object]) -> None:
-        for one in slices:
+    async def _delete_slices(self, slices: Sequence[Object]) -> None:
+        for slice_ in slices:
             with suppress(NotFound):
-                await self._client.delete(RESOURCE_SLICE, one["metadata"]["name"])
+                await self._client.delete(RESOURCE_SLICE, slice_["metadata"]["name"])
 
     async def _register(self, node: NodeDeclaration, slices: Sequence[Object]) -> None:
-        with suppress(AlreadyExists):
+        """Create or update one node and its slices."""
+        try:
             await self._client.create(NODE, fleets.node_object(node))
-        await self._tell(node)
+        except AlreadyExists:
+            # An earlier fleet file may have had other annotations.
+            notes = {"metadata": {"annotations": fleets.node_annotations(node)}}
+            await self._client.patch(NODE, node.name, notes)
+        await self._write_status(node)
         published = slices_of(fleets.machine_of(node), taint_degraded=node.taint_degraded)
-        await self._publish(published, {one["metadata"]["name"]: one for one in slices})
-        for words in degraded(published):
-            about = await self._client.get(NODE, node.name)
-            await self._recorder.record(self._client, about, "LinkDegraded", words, type="Warning")
+        await self._publish(published, {slice_["metadata"]["name"]: slice_ for slice_ in slices})
+        for message in degraded(published):
+            node_object = await self._client.get(NODE, node.name)
+            await self._recorder.record(
+                self._client, node_object, "LinkDegraded", message, type="Warning"
+            )
 
-    async def _publish(self, wanted: list[dict[str, Any]], known: Mapping[str, Object]) -> None:
-        """All of a node's slices in one generation; what an earlier fleet had of it goes."""
-        names = {one["metadata"]["name"]: one for one in wanted}
-        if known.keys() == names.keys() and all(
-            _content(known[name]) == _content(one) for name, one in names.items()
+    async def _publish(self, slices: list[dict[str, Any]], published: Mapping[str, Object]) -> None:
+        """Write a node's slices, all in one generation, and delete those of an earlier fleet."""
+        by_name = {slice_["metadata"]["name"]: slice_ for slice_ in slices}
+        if published.keys() == by_name.keys() and all(
+            _content(published[name]) == _content(slice_) for name, slice_ in by_name.items()
         ):
             return
-        newest = max((one["spec"]["pool"]["generation"] for one in known.values()), default=0)
-        for name, one in names.items():
-            one["spec"]["pool"] = {**one["spec"]["pool"], "generation": newest + 1}
-            if name in known:
-                await self._client.patch(RESOURCE_SLICE, name, {"spec": one["spec"]})
+        newest = max(
+            (slice_["spec"]["pool"]["generation"] for slice_ in published.values()), default=0
+        )
+        for name, slice_ in by_name.items():
+            slice_["spec"]["pool"] = {**slice_["spec"]["pool"], "generation": newest + 1}
+            if name in published:
+                await self._client.patch(RESOURCE_SLICE, name, {"spec": slice_["spec"]})
                 continue
-            await self._client.create(RESOURCE_SLICE, one)
-        await self._forget_slices([one for name, one in known.items() if name not in names])
+            await self._client.create(RESOURCE_SLICE, slice_)
+        await self._delete_slices(
+            [slice_ for name, slice_ in published.items() if name not in by_name]
+        )
 
     def _node_status(self, node: NodeDeclaration) -> dict[str, Any]:
+        """The status of a node, always ready."""
         now = rfc3339(self._clock.now())
-        gpus = len(fleets.machine_of(node).gpus)
-        room = {
-            "cpu": "128",
-            "memory": "1Ti",
-            "pods": "110",
-            labels.GPU_RESOURCE: str(gpus),
-        }
+        # No count of GPUs: the ResourceSlices list them, and both together would count twice.
+        capacity = {"cpu": str(node.cpu), "memory": node.host_memory, "pods": "110"}
         return {
-            "capacity": room,
-            "allocatable": room,
+            "capacity": capacity,
+            "allocatable": capacity,
             "addresses": [
                 {"type": "InternalIP", "address": self._address},
                 {"type": "Hostname", "address": node.name},
@@ -179,22 +192,24 @@ class SimulatedNodes:
         }
 
     def has(self, pod: Object) -> bool:
-        """Whether a pod is bound to one of these nodes."""
+        """Return True if the pod is bound to one of these nodes."""
         return pod["spec"].get("nodeName") in self._names
 
     def _changed(self, event: EventType, pod: Object) -> None:
         if self.has(pod):
             if event == "DELETED":
-                self._gone.append(pod)
+                self._deleted.append(pod)
             self.controller.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     async def reconcile(self, key: Key) -> float | None:
-        while self._gone:
-            await self.life.gone(self._gone.pop())
+        """Advance one pod; return the seconds until its next step."""
+        while self._deleted:
+            await self.life.release(self._deleted.pop())
         pod = self.pods.get(*key)
         return await self.life.step(pod) if pod is not None else None
 
 
 def _content(slice_: Object) -> Any:
+    """The parts of a slice that matter for a comparison."""
     spec = slice_["spec"]
     return spec.get("devices"), spec.get("sharedCounters"), spec["pool"]["resourceSliceCount"]

@@ -1,12 +1,14 @@
-"""The counters of simulated nodes: what each declared GPU would show under the pods it has."""
+"""The counters of simulated nodes: a function of their GPUs and the pods that use them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bidplane.core import mig, parts, simulation
-from bidplane.core.parts import Part
-from bidplane.core.topology import Gpu
+from bidplane.core.devices import mig
+from bidplane.core.devices import migdevices as parts
+from bidplane.core.devices.migdevices import MigDevice
+from bidplane.core.devices.topology import Gpu
+from bidplane.core.nodes import simulation
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.node.fleet import Fleet, NodeDeclaration, machine_of
@@ -15,77 +17,85 @@ from bidplane.node.inventory.slices import slices_of
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.node.simulatedstatus import began_at, devices_of, restarts
 from bidplane.telemetry.model import Counters, Holder
-from bidplane.telemetry.simulated import Load, simulated
+from bidplane.telemetry.simulated import Load, simulated_counters
 
 
 async def read(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> list[Counters]:
-    """All nodes of the fleet, as they are now."""
+    """The present counters of all nodes of the fleet."""
     pods = [pod for pod in nodes.pods.items() if nodes.has(pod)]
     return list(counters(fleet, pods, now=clock.now()))
 
 
 def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counters]:
-    """Each GPU, and after one that is cut, each instance that a pod has of it."""
-    held = {
+    """The counters of each GPU, followed by those of its MIG instances that pods use."""
+    pods_by_device = {
         device: pod
         for pod in pods
         if (pod.get("status") or {}).get("phase") == "Running"
         for device in devices_of(pod)
     }
     for node in fleet.nodes:
-        pieces = _pieces(node, held) if node.mig else {}
+        instances = _instances_by_gpu(node, pods_by_device) if node.mig else {}
         for gpu in machine_of(node).gpus:
-            own = [(part, _load(fleet, pod, now)) for part, pod in pieces.get(gpu.uuid, [])]
-            whole = _load(fleet, held.get(f"{node.name}/{gpu.name}"), now)
-            if own:
-                whole = _together(gpu, own)
-            yield _one(node, gpu, whole, now, cut=bool(own))
-            for part, load in own:
-                yield _one(node, gpu, load, now, part=part)
+            instance_loads = [
+                (part, _load(fleet, pod, now)) for part, pod in instances.get(gpu.uuid, [])
+            ]
+            gpu_load = _load(fleet, pods_by_device.get(f"{node.name}/{gpu.name}"), now)
+            if instance_loads:
+                gpu_load = _combined_load(gpu, instance_loads)
+            yield _device_counters(node, gpu, gpu_load, now, cut=bool(instance_loads))
+            for part, load in instance_loads:
+                yield _device_counters(node, gpu, load, now, part=part)
 
 
-def _pieces(node: NodeDeclaration, held: dict[str, Object]) -> dict[str, list[tuple[Part, Object]]]:
-    """By the UUID of their GPU, the instances that pods of the node have."""
-    found: dict[str, list[tuple[Part, Object]]] = {}
-    if not any(device.startswith(f"{node.name}/") for device in held):
-        return found
+def _instances_by_gpu(
+    node: NodeDeclaration, pods_by_device: dict[str, Object]
+) -> dict[str, list[tuple[MigDevice, Object]]]:
+    """The instances that pods of the node use, by the UUID of their GPU."""
+    instances: dict[str, list[tuple[MigDevice, Object]]] = {}
+    if not any(device.startswith(f"{node.name}/") for device in pods_by_device):
+        return instances
     for (_, pool, device), part in parts.of_slices(slices_of(machine_of(node))).items():
-        pod = held.get(f"{pool}/{device}")
+        pod = pods_by_device.get(f"{pool}/{device}")
         if pod is not None:
-            found.setdefault(part.gpu, []).append((part, pod))
-    return found
+            instances.setdefault(part.gpu, []).append((part, pod))
+    return instances
 
 
-def _together(gpu: Gpu, parts: list[tuple[Part, Load]]) -> Load:
-    """What a card shows whose parts do that. An error is the card's, whoever caused it."""
-    known = mig.profiles(mig.gigabytes(gpu.memory))
-    shares = [known[part.slot.profile].memory / mig.MEMORY_SLICES for part, _ in parts]
+def _combined_load(gpu: Gpu, parts: list[tuple[MigDevice, Load]]) -> Load:
+    """The load of a partitioned GPU, from that of its instances; an XID of one is the GPU's."""
+    profiles = mig.profiles(mig.gigabytes(gpu.memory))
+    shares = [profiles[part.slot.profile].memory / mig.MEMORY_SLICES for part, _ in parts]
     return Load(
         busy_percent=sum(
-            share * one.busy_percent for share, (_, one) in zip(shares, parts, strict=True)
+            share * load.busy_percent for share, (_, load) in zip(shares, parts, strict=True)
         ),
         memory_percent=sum(
-            share * one.memory_percent for share, (_, one) in zip(shares, parts, strict=True)
+            share * load.memory_percent for share, (_, load) in zip(shares, parts, strict=True)
         ),
         xid=max(load.xid for _, load in parts),
     )
 
 
-def _one(
+def _device_counters(
     node: NodeDeclaration,
     gpu: Gpu,
     load: Load,
     now: float,
     *,
-    part: Part | None = None,
+    part: MigDevice | None = None,
     cut: bool = False,
 ) -> Counters:
+    """The counters of a GPU, or of a MIG instance of it."""
     memory, profile, number = gpu.memory, "", ""
     if part is not None:
-        known = mig.profiles(mig.gigabytes(gpu.memory))[part.slot.profile]
-        memory = gpu.memory * known.memory // mig.MEMORY_SLICES
-        profile, number = part.slot.profile, str(simulated_number(known, part.slot.start))
-    return simulated(
+        instance_profile = mig.profiles(mig.gigabytes(gpu.memory))[part.slot.profile]
+        memory = gpu.memory * instance_profile.memory // mig.MEMORY_SLICES
+        profile, number = (
+            part.slot.profile,
+            str(simulated_number(instance_profile, part.slot.start)),
+        )
+    return simulated_counters(
         node=node.name,
         index=gpu.index,
         uuid=gpu.uuid,
@@ -104,6 +114,7 @@ def _one(
 
 
 def _load(fleet: Fleet, pod: Object | None, now: float) -> Load:
+    """The load of the device that the pod uses; idle without a pod."""
     if pod is None:
         return Load()
     metadata = pod["metadata"]
@@ -115,7 +126,7 @@ def _load(fleet: Fleet, pod: Object | None, now: float) -> Load:
     try:
         script = simulation.read(pod, seed=str(fleet.seed))
     except simulation.BadScript:
-        script = simulation.Script()  # it runs already, and was told
+        script = simulation.Script()  # its pod runs already, and has an Event about it
     run = script.run(restarts(pod))
     running = max(0.0, now - parse_rfc3339(began_at(pod)))
     return Load(

@@ -1,9 +1,9 @@
 """
-The life of simulated pods: what their annotations say (`core.simulation`), by the clock.
+The lifecycle of simulated pods: a function of their annotations (`core.simulation`) and the clock.
 
-It keeps no state of its own but the MIG instances of cards that are not there, and these follow
-from the pods: after a restart it goes on from what the API says. A pod that began at ten and takes
-a minute ends a minute past ten.
+Its only state are the MIG instances of the simulated GPUs, and these follow from the pods: after a
+restart it continues from the API's objects. A pod that began at ten and takes a minute ends a
+minute past ten.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
-from bidplane.core import simulation
-from bidplane.core.parts import Key
-from bidplane.core.simulation import BadScript, Run, Script, Stage
+from bidplane.core.devices.migdevices import Key
+from bidplane.core.nodes import simulation
+from bidplane.core.nodes.simulation import BadScript, Script, SimulatedRun, SimulationStage
+from bidplane.core.scheduling.podclaims import claim_name
 from bidplane.errors import NotFound, UserError
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
 from bidplane.machinery.events import Recorder
-from bidplane.node import simulatedstatus as shown
+from bidplane.node import simulatedstatus as statuses
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices, claimstatus
 from bidplane.node.inventory.partitions import Partitions
@@ -35,10 +36,10 @@ _FINISHED = ("Succeeded", "Failed")
 
 
 class SimulatedPods:
-    """Of all nodes of a fleet."""
+    """Starts, restarts and ends the simulated pods of a fleet's nodes."""
 
     def __init__(
-        self, client: Client, fleet: Fleet, recorder: Recorder, *, clock: Clock, address: str
+        self, client: KubeClient, fleet: Fleet, recorder: Recorder, *, clock: Clock, address: str
     ) -> None:
         self._client = client
         self._recorder = recorder
@@ -48,31 +49,33 @@ class SimulatedPods:
         self._nodes: Mapping[str, NodeDeclaration] = {
             node.name: node for node in fleet.nodes if node.mig
         }
-        self._cut: dict[str, Partitions] = {}  # by node, once a part of it was claimed
+        self._partitions: dict[
+            str, Partitions
+        ] = {}  # by node, once a MIG instance of it was claimed
 
     def partitions(self, node: str) -> Partitions | None:
-        """The instances of a node's cards; None where these cannot be cut."""
+        """The MIG instances of a node's GPUs; None where they have no MIG."""
         declared = self._nodes.get(node)
-        if declared is not None and node not in self._cut:
+        if declared is not None and node not in self._partitions:
             devices = DeclaredDevices(declared)
             cards = devices.instances(None)
             assert cards is not None
-            made = Partitions(cards)
-            made.slices_are(devices.slices())
-            self._cut[node] = made
-        return self._cut.get(node)
+            partitions = Partitions(cards)
+            partitions.slices_are(devices.slices())
+            self._partitions[node] = partitions
+        return self._partitions.get(node)
 
-    async def gone(self, pod: Object) -> None:
-        """The API forgot it: nothing of it is left."""
-        await self._leave(pod)
+    async def release(self, pod: Object) -> None:
+        """Free the devices of a pod that was deleted from the API."""
+        await self._release_devices(pod)
 
     async def step(self, pod: Object) -> float | None:
-        """What is due for a pod; seconds until something is again."""
+        """Do what is due for a pod; return the seconds until the next step."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp"):
             return await self._stop(pod, phase)
         if phase in _FINISHED:
-            await self._leave(pod)
+            await self._release_devices(pod)
             return None
         try:
             script = simulation.read(pod, seed=self._seed)
@@ -80,59 +83,68 @@ class SimulatedPods:
             await self._refuse(pod, phase, str(error))
             return None
         if phase == "Pending":
-            return await self._begin(pod, script)
-        await self._hold_again(pod)
-        await self._maybe_save(pod, script)
-        return await self._go_on(pod, script)
+            return await self._start(pod, script)
+        await self._restore_devices(pod)
+        await self._save_on_notice(pod, script)
+        return await self._continue(pod, script)
 
     async def _refuse(self, pod: Object, phase: str, problem: str) -> None:
-        """What cannot be read is not guessed. What runs already goes on, until it is deleted."""
-        await self._say(pod, "BadAnnotation", problem, warning=True)
+        """
+        Fail a pending pod whose annotations cannot be read; a running one continues until it is
+        deleted.
+        """
+        await self._record_event(pod, "BadAnnotation", problem, warning=True)
         if phase == "Pending":
-            told = {"phase": "Failed", "reason": "BadAnnotation", "message": problem}
-            await self._patch(pod, {"status": told}, subresource="status")
+            status = {"phase": "Failed", "reason": "BadAnnotation", "message": problem}
+            await self._patch(pod, {"status": status}, subresource="status")
 
     # From created to running.
 
-    async def _begin(self, pod: Object, script: Script) -> float | None:
+    async def _start(self, pod: Object, script: Script) -> float | None:
+        """Start a pending pod once its start time is over; return the seconds until then."""
         now = self._clock.now()
         run = script.run(0)
-        begun = (pod.get("status") or {}).get("startTime")
-        left = parse_rfc3339(begun) + run.start - now if begun else run.start
-        if begun and left > 0:
-            await self._hold_again(pod)
-            return left
+        start_time = (pod.get("status") or {}).get("startTime")
+        seconds_left = parse_rfc3339(start_time) + run.start - now if start_time else run.start
+        if start_time and seconds_left > 0:
+            await self._restore_devices(pod)
+            return seconds_left
         try:
-            devices = await self._prepare(pod)
+            devices = statuses.allocated(pod, await self._prepare(pod))
         except UserError as error:
-            await self._say(pod, "FailedPrepareDynamicResources", str(error), warning=True)
-            await self._report(pod, "Pending", shown.waiting(pod, str(error)))
+            await self._record_event(pod, "FailedPrepareDynamicResources", str(error), warning=True)
+            await self._report(pod, "Pending", statuses.waiting(pod, str(error)))
             return _RETRY_SECONDS
         began = rfc3339(now)
-        if left > 0:
-            await self._report(pod, "Pending", shown.waiting(pod, "", devices), started=began)
-            return left
-        containers = shown.running(pod, began, devices, ready=run.load == 0)
-        await self._report(pod, "Running", containers, started=begun or began)
+        if seconds_left > 0:
+            await self._report(pod, "Pending", statuses.waiting(pod, "", devices), started=began)
+            return seconds_left
+        containers = statuses.running(pod, began, devices, ready=run.load == 0)
+        await self._report(pod, "Running", containers, started=start_time or began)
         node = pod["spec"]["nodeName"]
-        await self._say(
-            pod, "Started", f"simulated on {node} with {', '.join(devices) or 'no GPU'}"
-        )
-        return None  # the write wakes us
+        names = ", ".join(statuses.devices_of({"status": {"containerStatuses": containers}}))
+        await self._record_event(pod, "Started", f"simulated on {node} with {names or 'no GPU'}")
+        return None  # the status write triggers the next step
 
-    async def _prepare(self, pod: Object) -> list[str]:
-        """The devices that are claimed for a pod, MIG instances made; raises `UserError`."""
+    async def _prepare(self, pod: Object) -> dict[str, dict[str, str]]:
+        """
+        Prepare the pod's claimed devices and make its MIG instances. Return, for each of the pod's
+        claims by name, its devices with the request each is for. Raises `UserError`.
+        """
         namespace = pod["metadata"]["namespace"]
-        claims = [
-            await self._client.get(RESOURCE_CLAIM, claim["resourceClaimName"], namespace)
-            for claim in pod["spec"].get("resourceClaims") or ()
-        ]
+        by_name = {
+            reference["name"]: await self._client.get(
+                RESOURCE_CLAIM, claim_name(pod, reference), namespace
+            )
+            for reference in pod["spec"].get("resourceClaims") or ()
+        }
+        claims = list(by_name.values())
         keys = [key for claim in claims for key in claimstatus.allocated(claim)]
         cards = self.partitions(pod["spec"]["nodeName"])
         if cards is not None and cards.concern(keys):
             now = self._clock.now()
             try:
-                made = await cards.take(pod["metadata"]["uid"], keys)
+                instances = await cards.take(pod["metadata"]["uid"], keys)
             except UserError as error:
                 for claim in claims:
                     await claimstatus.tell(
@@ -140,90 +152,116 @@ class SimulatedPods:
                     )
                 raise
             for claim in claims:
-                await claimstatus.tell(self._client, claim, made, now=now)
-        # Those of other drivers are beside its GPUs, and theirs to prepare.
-        return [f"{pool}/{device}" for driver, pool, device in keys if driver == DRIVER]
+                await claimstatus.tell(self._client, claim, instances, now=now)
+        # Devices of other drivers are prepared by those.
+        return {
+            name: {
+                f"{result['pool']}/{result['device']}": result["request"]
+                for result in claimstatus.results(claim)
+                if result["driver"] == DRIVER
+            }
+            for name, claim in by_name.items()
+        }
 
-    async def _hold_again(self, pod: Object) -> None:
-        """After a restart of the node: what a pod has, its cards have."""
+    async def _restore_devices(self, pod: Object) -> None:
+        """Give a running pod its MIG instances again after a restart of the node."""
         cards = self.partitions(pod["spec"]["nodeName"])
-        keys = _keys(shown.devices_of(pod))
+        keys = _keys(statuses.devices_of(pod))
         if cards is not None and cards.concern(keys):
-            with suppress(UserError):  # then it is shown as lost by whoever looks
+            with suppress(UserError):  # the device then shows as lost
                 await cards.take(pod["metadata"]["uid"], keys)
 
-    async def _leave(self, pod: Object) -> None:
-        cards = self._cut.get(pod["spec"].get("nodeName", ""))
+    async def _release_devices(self, pod: Object) -> None:
+        """Free the pod's MIG instances."""
+        cards = self._partitions.get(pod["spec"].get("nodeName", ""))
         if cards is not None:
             await cards.leave(pod["metadata"]["uid"])
 
     # From running to ended.
 
-    async def _go_on(self, pod: Object, script: Script) -> float | None:
-        """Ready once it has loaded, over once its time is; else how long until then."""
-        number = shown.restarts(pod)
+    async def _continue(self, pod: Object, script: Script) -> float | None:
+        """
+        Make a loaded pod ready, and end or restart one whose time is over; return the seconds
+        until then.
+        """
+        number = statuses.restarts(pod)
         run = script.run(number)
-        began = parse_rfc3339(shown.began_at(pod))
-        over = run.ends_after
+        began = parse_rfc3339(statuses.began_at(pod))
+        duration = run.ends_after
         policy = pod["spec"].get("restartPolicy", "Always")
-        again = policy == "Always" or (policy == "OnFailure" and run.code != 0)
-        if again:
-            over = max(over, _RESTART_SECONDS)
+        restarts_after = policy == "Always" or (policy == "OnFailure" and run.code != 0)
+        if restarts_after:
+            duration = max(duration, _RESTART_SECONDS)
         now = self._clock.now()
-        if now < began + over:
-            if run.stage(now - began) is Stage.LOADING:
-                return min(run.load, over) - (now - began)
-            if not shown.is_ready(pod):
-                devices = shown.devices_of(pod)
-                containers = shown.running(
-                    pod, shown.began_at(pod), devices, ready=True, restarts=number
+        if now < began + duration:
+            if run.stage(now - began) is SimulationStage.LOADING:
+                return min(run.load, duration) - (now - began)
+            if not statuses.is_ready(pod):
+                devices = statuses.allocated_of(pod)
+                containers = statuses.running(
+                    pod, statuses.began_at(pod), devices, ready=True, restarts=number
                 )
                 await self._report(pod, "Running", containers)
-            return began + over - now if math.isfinite(over) else None
-        if again:
-            await self._run_again(pod, run, script.run(number + 1), number + 1)
+            return began + duration - now if math.isfinite(duration) else None
+        if restarts_after:
+            await self._restart(pod, run, script.run(number + 1), number + 1)
             return None
         phase = "Succeeded" if run.code == 0 else "Failed"
-        # When it ended, though the node may have been away: not when that was noticed.
-        await self._leave(pod)
-        await self._report(pod, phase, shown.ended(pod, rfc3339(began + over), run.code))
+        # The time when it ended, not when this was noticed: the node may have been down.
+        await self._release_devices(pod)
+        await self._report(pod, phase, statuses.ended(pod, rfc3339(began + duration), run.code))
         return None
 
-    async def _run_again(self, pod: Object, before: Run, run: Run, number: int) -> None:
+    async def _restart(
+        self, pod: Object, before: SimulatedRun, run: SimulatedRun, number: int
+    ) -> None:
+        """Start the pod's containers again."""
         now = rfc3339(self._clock.now())
-        containers = shown.running(
-            pod, now, shown.devices_of(pod), ready=run.load == 0, restarts=number
+        containers = statuses.running(
+            pod, now, statuses.allocated_of(pod), ready=run.load == 0, restarts=number
         )
-        last = {"terminated": shown.terminated(pod, now, before.code)}
-        await self._report(pod, "Running", [{**one, "lastState": last} for one in containers])
+        last = {"terminated": statuses.terminated(pod, now, before.code)}
+        await self._report(
+            pod, "Running", [{**container, "lastState": last} for container in containers]
+        )
 
-    async def _maybe_save(self, pod: Object, script: Script) -> None:
-        """On notice, what a checkpoint command would save is written down."""
-        notes = pod["metadata"].get("annotations") or {}
-        command = notes.get(labels.CHECKPOINT_COMMAND)
-        if labels.NOTICE not in notes or not command or labels.CHECKPOINT in notes:
+    async def _save_on_notice(self, pod: Object, script: Script) -> None:
+        """On notice, record the progress that a checkpoint command would save."""
+        annotations_of_pod = pod["metadata"].get("annotations") or {}
+        command = annotations_of_pod.get(labels.CHECKPOINT_COMMAND)
+        if (
+            labels.NOTICE not in annotations_of_pod
+            or not command
+            or labels.CHECKPOINT in annotations_of_pod
+        ):
             return
         now = self._clock.now()
-        run = script.run(shown.restarts(pod))
-        done = max(0.0, now - parse_rfc3339(shown.began_at(pod)) - run.load) + script.done
-        said = {
+        run = script.run(statuses.restarts(pod))
+        done = max(0.0, now - parse_rfc3339(statuses.began_at(pod)) - run.load) + script.done
+        annotations_to_set = {
             labels.CHECKPOINT: f"{rfc3339(now)} exit 0 (simulated)",
             labels.SIMULATED_SAVED: str(int(done)),
         }
-        await self._patch(pod, {"metadata": {"annotations": said}})
-        await self._say(pod, "Checkpointed", f"simulated: {command}")
+        await self._patch(pod, {"metadata": {"annotations": annotations_to_set}})
+        await self._record_event(pod, "Checkpointed", f"simulated: {command}")
 
     async def _stop(self, pod: Object, phase: str) -> float | None:
+        """
+        End a deleted pod once its shutdown time or grace period is over; return the seconds until
+        then.
+        """
         metadata = pod["metadata"]
-        over: float = parse_rfc3339(metadata["deletionTimestamp"])
+        ends_at: float = parse_rfc3339(metadata["deletionTimestamp"])
         if phase == "Running":
-            asked: float = over - metadata.get("deletionGracePeriodSeconds", 0)
-            left = min(over, asked + self._obeys_after(pod)) - self._clock.now()
-            if left > 0:
-                return left
+            requested_at: float = ends_at - metadata.get("deletionGracePeriodSeconds", 0)
+            seconds_left = (
+                min(ends_at, requested_at + self._shutdown_seconds(pod)) - self._clock.now()
+            )
+            if seconds_left > 0:
+                return seconds_left
             now = rfc3339(self._clock.now())
-            await self._report(pod, "Failed", shown.ended(pod, now, _SIGTERM_EXIT_CODE))
-        await self._leave(pod)
+            await self._report(pod, "Failed", statuses.ended(pod, now, _SIGTERM_EXIT_CODE))
+        await self._release_devices(pod)
         with suppress(NotFound):
             await self._client.delete(
                 POD,
@@ -234,34 +272,40 @@ class SimulatedPods:
             )
         return None
 
-    def _obeys_after(self, pod: Object) -> float:
+    def _shutdown_seconds(self, pod: Object) -> float:
+        """How long the pod takes to end after SIGTERM."""
         try:
             return simulation.read(pod).shutdown
         except BadScript:
             return Script().shutdown
 
-    # Telling.
+    # Status and Events.
 
     async def _report(
-        self, pod: Object, phase: str, containers: shown.Containers, *, started: str = ""
+        self, pod: Object, phase: str, containers: statuses.Containers, *, started: str = ""
     ) -> None:
+        """Write the pod's status."""
         now = rfc3339(self._clock.now())
-        told = shown.status(phase, containers, now=now, address=self._address, started=started)
-        await self._patch(pod, {"status": told}, subresource="status")
+        status = statuses.status(phase, containers, now=now, address=self._address, started=started)
+        await self._patch(pod, {"status": status}, subresource="status")
 
-    async def _patch(self, pod: Object, change: dict[str, Any], **more: Any) -> None:
+    async def _patch(self, pod: Object, change: dict[str, Any], **options: Any) -> None:
+        """Patch the pod, unless it is gone."""
         metadata = pod["metadata"]
         bound = {**change, "metadata": {"uid": metadata["uid"], **change.get("metadata", {})}}
         with suppress(NotFound):
-            await self._client.patch(POD, metadata["name"], bound, metadata["namespace"], **more)
+            await self._client.patch(POD, metadata["name"], bound, metadata["namespace"], **options)
 
-    async def _say(self, pod: Object, reason: str, message: str, *, warning: bool = False) -> None:
+    async def _record_event(
+        self, pod: Object, reason: str, message: str, *, warning: bool = False
+    ) -> None:
         await self._recorder.record(
             self._client, pod, reason, message, type="Warning" if warning else "Normal"
         )
 
 
 def _keys(devices: Sequence[str]) -> list[Key]:
+    """The keys of devices that a status names as POOL/NAME."""
     return [(DRIVER, *_split(device)) for device in devices]
 
 

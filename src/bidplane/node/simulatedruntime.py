@@ -1,8 +1,8 @@
 """
-What simulated pods can be asked for: what they printed. Nothing runs that could be entered.
+The runtime behind a simulated node's server: logs only, since no process runs.
 
-What a simulated pod "printed" is a function of the pod and the time, one line a second,
-so a restart of the node loses none of it.
+A simulated pod's log is a function of the pod and the time, one line a second, so a restart of the
+node loses none of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ Line = tuple[float, bytes]
 
 
 class SimulatedRuntime:
+    """The `PodRuntime` of simulated nodes."""
+
     def __init__(self, nodes: SimulatedNodes, *, clock: Clock) -> None:
         self._nodes, self._clock = nodes, clock
 
@@ -54,18 +56,20 @@ class SimulatedRuntime:
         raise _nothing_runs(pod)
 
     def _check(self, pod: Object, container: str) -> None:
+        """Raise `ApiError` if the container does not exist or has not started."""
         name = pod["metadata"]["name"]
-        if container not in [known["name"] for known in pod["spec"]["containers"]]:
+        if container not in [spec["name"] for spec in pod["spec"]["containers"]]:
             raise _bad(f"container {container} is not valid for pod {name}")
         if (pod.get("status") or {}).get("phase", "Pending") == "Pending":
             raise _bad(f'container "{container}" in pod "{name}" is waiting to start')
 
     async def _lines(self, pod: Object, container: str, options: LogOptions) -> AsyncIterator[Line]:
-        printed = self._printed(pod, container)
-        wanted = [line for line in printed if options.since is None or line[0] >= options.since]
+        """Yield the lines that the options select, and new ones while following."""
+        printed = self._log_lines(pod, container)
+        lines = [line for line in printed if options.since is None or line[0] >= options.since]
         if options.tail_lines is not None:
-            wanted = wanted[len(wanted) - min(options.tail_lines, len(wanted)) :]
-        for line in wanted:
+            lines = lines[len(lines) - min(options.tail_lines, len(lines)) :]
+        for line in lines:
             yield line
         key = pod["metadata"]["namespace"], pod["metadata"]["name"]
         while options.follow:
@@ -73,15 +77,16 @@ class SimulatedRuntime:
             current = self._nodes.pods.get(*key)
             if current is None or current["metadata"]["uid"] != pod["metadata"]["uid"]:
                 return
-            now = self._printed(current, container)
-            restarted = now[:1] != printed[:1]
-            for line in now if restarted else now[len(printed) :]:
+            current_lines = self._log_lines(current, container)
+            restarted = current_lines[:1] != printed[:1]
+            for line in current_lines if restarted else current_lines[len(printed) :]:
                 yield line
-            printed = now
+            printed = current_lines
             if current["status"]["phase"] != "Running":
                 return
 
-    def _printed(self, pod: Object, container: str) -> list[Line]:
+    def _log_lines(self, pod: Object, container: str) -> list[Line]:
+        """All lines that the container has written until now, with their times."""
         began = parse_rfc3339(began_at(pod))
         devices = devices_of(pod)
         ended = _ended_at(pod)
@@ -92,35 +97,37 @@ class SimulatedRuntime:
         ]
         if ended is not None:
             lines.append((ended, "ended"))
-        return [(at, f"{rfc3339(at)} {container}: {said}\n".encode()) for at, said in lines]
+        return [
+            (written_at, f"{rfc3339(written_at)} {container}: {text}\n".encode())
+            for written_at, text in lines
+        ]
 
 
 async def _limited(lines: AsyncIterator[Line], options: LogOptions) -> AsyncIterator[bytes]:
-    left = options.limit_bytes
-    async for at, text in lines:
-        line = f"{rfc3339(at)} ".encode() + text if options.timestamps else text
-        if left is not None:
-            line = line[:left]
-            left -= len(line)
+    """The lines as bytes, with timestamps if asked for, cut at `limit_bytes`."""
+    bytes_left = options.limit_bytes
+    async for written_at, text in lines:
+        line = f"{rfc3339(written_at)} ".encode() + text if options.timestamps else text
+        if bytes_left is not None:
+            line = line[:bytes_left]
+            bytes_left -= len(line)
         yield line
-        if left == 0:
+        if bytes_left == 0:
             return
 
 
 def _ended_at(pod: Object) -> float | None:
+    """The time when the pod's container ended, or None."""
     for container in pod["status"].get("containerStatuses") or ():
-        ended = (container.get("state") or {}).get("terminated")
-        if ended:
-            return parse_rfc3339(ended["finishedAt"])
+        terminated = (container.get("state") or {}).get("terminated")
+        if terminated:
+            return parse_rfc3339(terminated["finishedAt"])
     return None
 
 
 def _nothing_runs(pod: Object) -> ApiError:
     name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
-    return _bad(
-        f'pod "{name}" is simulated: nothing runs on {node} that could be entered; only its log'
-        " can be read"
-    )
+    return _bad(f'pod "{name}" is simulated: no process runs on {node}; only its log can be read')
 
 
 def _bad(message: str) -> ApiError:

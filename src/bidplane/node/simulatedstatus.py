@@ -1,8 +1,8 @@
-"""What the status of a simulated pod says, and what can be read from it again."""
+"""The status of a simulated pod, written and read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from bidplane.kube.client import Object
@@ -11,28 +11,68 @@ Containers = list[dict[str, Any]]
 
 
 def began_at(pod: Object) -> str:
-    """When what runs now began: the pod's start, or its containers' last restart."""
+    """The start time of the present run: the pod's start, or its containers' last restart."""
     for container in pod["status"].get("containerStatuses") or ():
         running = (container.get("state") or {}).get("running")
         if running:
             return str(running["startedAt"])
-        ended = (container.get("state") or {}).get("terminated")
-        if ended:
-            return str(ended["startedAt"])
+        terminated_state = (container.get("state") or {}).get("terminated")
+        if terminated_state:
+            return str(terminated_state["startedAt"])
     return str(pod["status"]["startTime"])
 
 
 def restarts(pod: Object) -> int:
+    """The number of the pod's restarts."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return max((container.get("restartCount", 0) for container in statuses), default=0)
 
 
+# By container, its devices of the pod's claims, as `allocatedResourcesStatus` lists them.
+Allocated = Mapping[str, Containers]
+
+
 def devices_of(pod: Object) -> list[str]:
-    """What a pod that was started runs on. In its status: the claim goes when the lease goes."""
-    for container in (pod.get("status") or {}).get("containerStatuses") or ():
-        for allocated in container.get("allocatedResourcesStatus") or ():
-            return [str(device["resourceID"]) for device in allocated.get("resources") or ()]
-    return []
+    """The devices that a pod runs on, from its status: the claim goes when the lease goes."""
+    devices = (
+        str(device["resourceID"])
+        for entries in allocated_of(pod).values()
+        for entry in entries
+        for device in entry.get("resources") or ()
+    )
+    return list(dict.fromkeys(devices))
+
+
+def allocated_of(pod: Object) -> dict[str, Containers]:
+    """The devices of each container, from the status of a started pod."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return {
+        container["name"]: list(container.get("allocatedResourcesStatus") or ())
+        for container in statuses
+    }
+
+
+def allocated(pod: Object, devices: Mapping[str, Mapping[str, str]]) -> dict[str, Containers]:
+    """
+    The devices of each container, from the pod's claims. `devices`: by the pod's name for a claim,
+    its devices, each with the request it is for.
+    """
+    return {
+        container["name"]: [
+            {
+                "name": f"claim:{use['name']}" + (f"/{use['request']}" if has_request else ""),
+                "resources": [
+                    {"resourceID": device, "health": "Healthy"}
+                    for device, request in devices[use["name"]].items()
+                    if not has_request or request.partition("/")[0] == use["request"]
+                ],
+            }
+            for use in (container.get("resources") or {}).get("claims") or ()
+            if devices.get(use["name"])
+            for has_request in [bool(use.get("request"))]
+        ]
+        for container in pod["spec"]["containers"]
+    }
 
 
 def is_ready(pod: Object) -> bool:
@@ -40,22 +80,24 @@ def is_ready(pod: Object) -> bool:
     return all(container.get("ready") for container in statuses)
 
 
-def waiting(pod: Object, message: str, devices: Sequence[str] = ()) -> Containers:
-    said = {"reason": "ContainerCreating", **({"message": message} if message else {})}
+def waiting(pod: Object, message: str, devices: Allocated | None = None) -> Containers:
+    """The container statuses of a pod that waits to start."""
+    reason = {"reason": "ContainerCreating", **({"message": message} if message else {})}
     return [
         {
-            **_container(container, 0, devices),
+            **_container(container, 0, devices or {}),
             "ready": False,
             "started": False,
-            "state": {"waiting": said},
+            "state": {"waiting": reason},
         }
         for container in pod["spec"]["containers"]
     ]
 
 
 def running(
-    pod: Object, began: str, devices: Sequence[str], *, ready: bool, restarts: int = 0
+    pod: Object, began: str, devices: Allocated, *, ready: bool, restarts: int = 0
 ) -> Containers:
+    """The container statuses of a running pod."""
     return [
         {
             **_container(container, restarts, devices),
@@ -68,31 +110,30 @@ def running(
 
 
 def ended(pod: Object, now: str, code: int) -> Containers:
-    over = terminated(pod, now, code)
+    """The container statuses of a pod that ended."""
+    termination = terminated(pod, now, code)
     return [
         {
-            **_container(container, restarts(pod), devices_of(pod)),
+            **_container(container, restarts(pod), allocated_of(pod)),
             "ready": False,
             "started": False,
-            "state": {"terminated": over},
+            "state": {"terminated": termination},
         }
         for container in pod["spec"]["containers"]
     ]
 
 
 def terminated(pod: Object, now: str, code: int) -> dict[str, Any]:
+    """The `terminated` state of the pod's containers."""
     reason = "Completed" if code == 0 else "Error"
     return {"exitCode": code, "reason": reason, "startedAt": began_at(pod), "finishedAt": now}
 
 
-def _container(container: Object, restarts: int, devices: Sequence[str]) -> dict[str, Any]:
-    allocated = [{"resourceID": device, "health": "Healthy"} for device in devices]
+def _container(container: Object, restarts: int, devices: Allocated) -> dict[str, Any]:
+    """The fields that all container statuses share."""
+    entries = devices.get(container["name"])
     return {
-        **(
-            {"allocatedResourcesStatus": [{"name": "claim:gpus", "resources": allocated}]}
-            if devices
-            else {}
-        ),
+        **({"allocatedResourcesStatus": entries} if entries else {}),
         "name": container["name"],
         "image": container.get("image", ""),
         "imageID": "",
@@ -104,27 +145,28 @@ def _container(container: Object, restarts: int, devices: Sequence[str]) -> dict
 def status(
     phase: str, containers: Containers, *, now: str, address: str, started: str = ""
 ) -> dict[str, Any]:
-    ready = phase == "Running" and all(one["ready"] for one in containers)
-    over = phase in ("Succeeded", "Failed")
-    reason = {"reason": "PodCompleted"} if over else {"reason": "ContainersNotReady"}
-    said = "True" if ready else "False"
-    found: dict[str, Any] = {
+    """The status of a pod in `phase` with these container statuses."""
+    ready = phase == "Running" and all(container["ready"] for container in containers)
+    is_over = phase in ("Succeeded", "Failed")
+    reason = {"reason": "PodCompleted"} if is_over else {"reason": "ContainersNotReady"}
+    ready_status = "True" if ready else "False"
+    pod_status: dict[str, Any] = {
         "phase": phase,
         "conditions": [
             {
                 "type": type_,
                 "status": value,
                 "lastTransitionTime": now,
-                **({} if value == "True" and not over else reason),
+                **({} if value == "True" and not is_over else reason),
             }
             for type_, value in (
                 ("Initialized", "True"),
-                ("Ready", said),
-                ("ContainersReady", said),
+                ("Ready", ready_status),
+                ("ContainersReady", ready_status),
                 ("PodScheduled", "True"),
             )
         ],
         "containerStatuses": containers,
         "hostIP": address,
     }
-    return {**found, "startTime": started} if started else found
+    return {**pod_status, "startTime": started} if started else pod_status

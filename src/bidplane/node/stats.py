@@ -1,10 +1,10 @@
 """
-What a node's pods use, in a kubelet's two shapes.
+The resource use of a node's pods, in a kubelet's two formats.
 
     /stats/summary      JSON, for people and for older monitoring
     /metrics/resource   Prometheus' text, which metrics-server reads: `kubectl top`
 
-How it was measured is the runtime's; here is only what it is called.
+The runtime measures it; this file only formats it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SHORTEST_SECONDS = 1.0  # between two samples that make a rate
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a container, a pod or the machine, at one time."""
+    """The CPU and memory use of a container, a pod or the machine, at one time."""
 
     at: float
     cpu_seconds: float
-    working_set: int  # what cannot be taken back without harm
+    working_set: int  # memory that cannot be reclaimed easily
     usage: int = 0
     rss: int = 0
     faults: int = 0
@@ -82,30 +82,34 @@ class NodeUse(msgspec.Struct, frozen=True, kw_only=True):
     pods: Sequence[PodUse] = ()
 
 
-class Rates:
-    """Cores in use: from two samples of one thing, or since it started if there is one only."""
+class CpuRates:
+    """
+    Cores in use: from two samples of a container, pod or node, or since its start if there is only
+    one.
+    """
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, ...], tuple[Sample, Sample]] = {}
+        self._samples: dict[tuple[str, ...], tuple[Sample, Sample]] = {}
 
     def cores(self, key: tuple[str, ...], now: Sample, started: float) -> float:
-        older, newer = self._before.get(key, (None, None))
-        if newer is None or newer.cpu_seconds > now.cpu_seconds:  # new, or another run of it
-            self._before[key] = (now, now)
+        older, newer = self._samples.get(key, (None, None))
+        if newer is None or newer.cpu_seconds > now.cpu_seconds:  # a new one, or it was restarted
+            self._samples[key] = (now, now)
             older = Sample(at=started, cpu_seconds=0.0, working_set=0)
         elif now.at - newer.at >= _SHORTEST_SECONDS:
-            self._before[key] = (newer, now)
+            self._samples[key] = (newer, now)
             older = newer
         assert older is not None
         span = now.at - older.at
         return max(now.cpu_seconds - older.cpu_seconds, 0.0) / span if span > 0 else 0.0
 
     def forget_all_but(self, keys: set[tuple[str, ...]]) -> None:
-        self._before = {key: value for key, value in self._before.items() if key in keys}
+        """Drop the samples of all other keys."""
+        self._samples = {key: value for key, value in self._samples.items() if key in keys}
 
 
-def summary(use: NodeUse, rates: Rates) -> dict[str, Any]:
-    """`/stats/summary`, as `stats/v1alpha1` has it."""
+def summary(use: NodeUse, rates: CpuRates) -> dict[str, Any]:
+    """The answer to `/stats/summary`, as `stats/v1alpha1` defines it."""
     node: dict[str, Any] = {
         "nodeName": use.name,
         "startTime": rfc3339(use.booted),
@@ -119,51 +123,54 @@ def summary(use: NodeUse, rates: Rates) -> dict[str, Any]:
         node["fs"] = _disk(use.disk)
         node["runtime"] = {"imageFs": _disk(use.disk), "containerFs": _disk(use.disk)}
     pods = [_pod(pod, rates) for pod in use.pods]
-    known = {(pod.uid, one.name) for pod in use.pods for one in pod.containers}
-    rates.forget_all_but({(), *((pod.uid,) for pod in use.pods), *known})
+    container_keys = {(pod.uid, container.name) for pod in use.pods for container in pod.containers}
+    rates.forget_all_but({(), *((pod.uid,) for pod in use.pods), *container_keys})
     return {"node": node, "pods": pods}
 
 
-def _pod(pod: PodUse, rates: Rates) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _pod(pod: PodUse, rates: CpuRates) -> dict[str, Any]:
+    entry: dict[str, Any] = {
         "podRef": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
         "startTime": rfc3339(pod.started),
-        "containers": [_container(pod, one, rates) for one in pod.containers],
+        "containers": [_container(pod, container, rates) for container in pod.containers],
         "process_stats": {"process_count": pod.processes},
     }
     total = pod.total()
     if total is not None:
-        found["cpu"] = _cpu(total, rates.cores((pod.uid,), total, pod.started))
-        found["memory"] = _memory(total)
+        entry["cpu"] = _cpu(total, rates.cores((pod.uid,), total, pod.started))
+        entry["memory"] = _memory(total)
     if pod.network is not None and total is not None:
         received, sent = pod.network
-        counted = {"name": "eth0", "rxBytes": received, "txBytes": sent}
-        found["network"] = {"time": rfc3339(total.at), **counted, "interfaces": [counted]}
+        interface = {"name": "eth0", "rxBytes": received, "txBytes": sent}
+        entry["network"] = {"time": rfc3339(total.at), **interface, "interfaces": [interface]}
     if pod.volumes:
-        found["volume"] = [{"name": name, **_disk(disk)} for name, disk in pod.volumes.items()]
-    logs = [one.logs for one in pod.containers if one.logs is not None]
+        entry["volume"] = [{"name": name, **_disk(disk)} for name, disk in pod.volumes.items()]
+    logs = [container.logs for container in pod.containers if container.logs is not None]
     if logs or pod.volumes:
-        every = [*logs, *pod.volumes.values()]
-        found["ephemeral-storage"] = _disk(
+        disks = [*logs, *pod.volumes.values()]
+        entry["ephemeral-storage"] = _disk(
             msgspec.structs.replace(
-                every[0],
-                used=sum(disk.used for disk in every),
-                inodes_used=sum(disk.inodes_used for disk in every),
+                disks[0],
+                used=sum(disk.used for disk in disks),
+                inodes_used=sum(disk.inodes_used for disk in disks),
             )
         )
-    return found
+    return entry
 
 
-def _container(pod: PodUse, one: ContainerUse, rates: Rates) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": one.name,
-        "startTime": rfc3339(one.started),
-        "cpu": _cpu(one.sample, rates.cores((pod.uid, one.name), one.sample, one.started)),
-        "memory": _memory(one.sample),
+def _container(pod: PodUse, container: ContainerUse, rates: CpuRates) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": container.name,
+        "startTime": rfc3339(container.started),
+        "cpu": _cpu(
+            container.sample,
+            rates.cores((pod.uid, container.name), container.sample, container.started),
+        ),
+        "memory": _memory(container.sample),
     }
-    if one.logs is not None:
-        found["logs"] = _disk(one.logs)
-    return found
+    if container.logs is not None:
+        entry["logs"] = _disk(container.logs)
+    return entry
 
 
 def _cpu(sample: Sample, cores: float) -> dict[str, Any]:
@@ -218,32 +225,33 @@ _METRICS = {
 
 
 def resource_metrics(use: NodeUse) -> bytes:
-    """`/metrics/resource`. metrics-server takes no sample without its time."""
+    """The page for `/metrics/resource`. metrics-server takes no sample without its time."""
     lines: dict[str, list[str]] = {name: [] for name in _METRICS}
-    for name, labels, value, at in _measured(use):
-        shown = f"{{{labels}}}" if labels else ""
-        stamp = f" {int(at * 1000)}" if at is not None else ""
-        lines[name].append(f"{name}{shown} {value!r}{stamp}")
+    for name, labels, value, measured_at in _metric_values(use):
+        label_text = f"{{{labels}}}" if labels else ""
+        stamp = f" {int(measured_at * 1000)}" if measured_at is not None else ""
+        lines[name].append(f"{name}{label_text} {value!r}{stamp}")
     page = []
-    for name, (kind, words) in _METRICS.items():
+    for name, (kind, help) in _METRICS.items():
         if lines[name]:
-            page += [f"# HELP {name} [STABLE] {words}", f"# TYPE {name} {kind}", *lines[name]]
+            page += [f"# HELP {name} [STABLE] {help}", f"# TYPE {name} {kind}", *lines[name]]
     return "\n".join([*page, ""]).encode()
 
 
-def _measured(use: NodeUse) -> Iterator[tuple[str, str, float, float | None]]:
+def _metric_values(use: NodeUse) -> Iterator[tuple[str, str, float, float | None]]:
+    """Each metric's name, labels, value and time."""
     yield "node_cpu_usage_seconds_total", "", use.sample.cpu_seconds, use.sample.at
     yield "node_memory_working_set_bytes", "", use.sample.working_set, use.sample.at
     for pod in use.pods:
-        # Names of Kubernetes hold nothing that would have to be quoted.
-        where = f'namespace="{pod.namespace}",pod="{pod.name}"'
-        for one in pod.containers:
-            labels, sample = f'container="{one.name}",{where}', one.sample
+        # Kubernetes names contain no character that would need quoting.
+        pod_labels = f'namespace="{pod.namespace}",pod="{pod.name}"'
+        for container in pod.containers:
+            labels, sample = f'container="{container.name}",{pod_labels}', container.sample
             yield "container_cpu_usage_seconds_total", labels, sample.cpu_seconds, sample.at
             yield "container_memory_working_set_bytes", labels, sample.working_set, sample.at
-            yield "container_start_time_seconds", labels, one.started, None
+            yield "container_start_time_seconds", labels, container.started, None
         total = pod.total()
         if total is not None:
-            yield "pod_cpu_usage_seconds_total", where, total.cpu_seconds, total.at
-            yield "pod_memory_working_set_bytes", where, total.working_set, total.at
+            yield "pod_cpu_usage_seconds_total", pod_labels, total.cpu_seconds, total.at
+            yield "pod_memory_working_set_bytes", pod_labels, total.working_set, total.at
     yield "resource_scrape_error", "", 0, None

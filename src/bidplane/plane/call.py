@@ -1,4 +1,4 @@
-"""One request to a plane, whichever way it came: from a socket or from this process."""
+"""One request to a plane, from a socket or from this process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import msgspec
 
 from bidplane.api.kinds import Kind
 from bidplane.kube.client import Object
-from bidplane.plane.feed import Key
-from bidplane.wire import versions
+from bidplane.plane.storage.feed import Key
 from bidplane.wire.resources import Resource
+from bidplane.wire.schema import versions
 from bidplane.wire.status import About
+
+# Media types of patches.
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 # (plane, CREATE or UPDATE, kind, new, old) → problems; any refuses the write.
 Admit = Callable[[str, str, Kind, Object, Object | None], list[str]]
@@ -34,11 +40,18 @@ class Call(msgspec.Struct, kw_only=True):
     name: str = ""
     subresource: str = ""
     user: User = SYSTEM
+    # Whether admission policies apply: to all calls but the plane's own housekeeping.
+    enforced: bool = False
     dry_run: bool = False
-    with_status: bool = False  # of a creation, from inside only: its status is kept
+    with_status: bool = False  # of a creation in this process: its status is stored
     field_validation: str = "Warn"  # Ignore | Warn | Strict
     duplicates: list[str] = []  # fields the body named twice
-    manager: str = ""  # who will own what is written; "" for the plane itself
+    # Of `scale`: the Scale of an object.
+    view: Callable[[Object], Object] | None = None
+    # Of a patch: its media type, and the sent body if errors show that.
+    patch_type: str = ""
+    patch: Any = None
+    manager: str = ""  # the field manager; "" for the plane itself
     warnings: list[str] = []
 
     @property
@@ -49,14 +62,14 @@ class Call(msgspec.Struct, kw_only=True):
     def about(self) -> About:
         return self.resource.about(self.name)
 
-    def shown(self, obj: Object) -> Object:
-        """A stored object in the version this call asked for."""
+    def to_requested_version(self, obj: Object) -> Object:
+        """Return a stored object in the version of the API that this call names."""
         if self.resource.api_version == self.resource.storage_version:
             return obj
         return versions.convert(obj, self.resource.api_version)
 
-    def kept(self, obj: dict[str, Any]) -> dict[str, Any]:
-        """An object of this call in the version that is stored."""
+    def to_stored_version(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return an object of this call in the version that is stored."""
         if self.resource.api_version == self.resource.storage_version:
             return obj
         return versions.convert(obj, self.resource.storage_version)

@@ -1,9 +1,9 @@
 """
-What a plane keeps in order by itself: namespaces and CRDs that end, owners, and old events.
+Housekeeping of a plane: namespaces and CRDs that end, garbage collection by owner, old events.
 
-Every commit says which objects may need a look; they are looked at one after the other, by a
-task that exists only while there is something to do. A look is idempotent, so after a restart
-everything is looked at once.
+Every commit yields the objects that may need a check; they are checked one after the other, by a
+task that exists only while there is work. A check is idempotent, so after a restart everything is
+checked once.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 
 from bidplane.api.kinds import CRD
 from bidplane.errors import ApiError, NotFound, Unavailable
-from bidplane.plane import signing
 from bidplane.plane.call import Call
-from bidplane.plane.feed import Change, Item, Key
+from bidplane.plane.identity import signing
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
-from bidplane.plane.seeds import furnish
+from bidplane.plane.storage.feed import Change, Item, Key
+from bidplane.plane.storage.seeds import add_namespace_defaults
+from bidplane.plane.turns import WorkSlice
 from bidplane.plane.verbs.delete import FOREGROUND, ORPHAN, DeleteOptions, delete
-from bidplane.plane.verbs.update import change, keep
+from bidplane.plane.verbs.update import change, write_or_remove
 from bidplane.wire import rbac
-from bidplane.wire.crds import CLEANUP, wants_names
 from bidplane.wire.kinds import namespaces
 from bidplane.wire.kinds.others import CLAIM_PROTECTION
+from bidplane.wire.schema.crds import CLEANUP, wants_names
 from bidplane.wire.table.human import seconds
 
 NAMESPACES, EVENTS, PODS = "namespaces", "events", "pods"
@@ -40,19 +41,25 @@ class Housekeeper:
         self._due: dict[Key, None] = {}  # an ordered set
         self._task: asyncio.Task[None] | None = None
         self._swept = 0.0
+        self._is_sweep_due = False
         self._due.update(dict.fromkeys(plane.unsettled))
         requests = plane.store.items(signing.CSRS)
-        self._due.update({one.key: None for one in requests if _interesting(one)})
+        self._due.update({request.key: None for request in requests if _needs_check(request)})
+        # An earlier release could end a namespace before its objects.
+        names = plane.store.namespaces_in_use()
+        ended = (name for name in names if plane.store.get(Key(NAMESPACES, "", name)) is None)
+        self._due.update({Key(NAMESPACES, "", name): None for name in ended})
         plane.store.observers.append(self._observe)
 
     def start(self) -> None:
-        """Look at what is due; needs a running event loop."""
-        if self._due and self._task is None:
+        """Check the objects that are due; needs a running event loop."""
+        if (self._due or self._is_sweep_due) and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
         task, self._task = self._task, None
         self._due.clear()
+        self._is_sweep_due = False
         if task is not None and task is not asyncio.current_task():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -67,16 +74,18 @@ class Housekeeper:
         item = change.item
         if change.type != "DELETED":
             if item.key.resource == EVENTS:
-                self._sweep()
+                self._request_sweep()
             if item.key.resource == signing.CSRS:
-                self._forget_requests()
-            if _interesting(item) or _furnished(change):
+                self._find_old_requests()
+            if _needs_check(item) or _is_new_namespace(change):
                 self._due[item.key] = None
         else:
             self._due.update(dict.fromkeys(self._plane.dependents.get(item.uid, ())))
             if item.key.resource == PODS:
                 self._due.update(dict.fromkeys(_claims(item)))
-            # Whoever waits for this to be gone: its namespace, its CRD, its foreground owners.
+            if item.key.resource == NAMESPACES:
+                self._due[item.key] = None
+            # Objects that wait for this deletion: its namespace, its CRD, its foreground owners.
             if item.key.namespace:
                 self._due[Key(NAMESPACES, "", item.key.namespace)] = None
             if self._plane.store.get(Key(CRDS, "", item.key.resource)):
@@ -86,28 +95,41 @@ class Housekeeper:
                     self._due[key] = None
         if item.key.resource == rbac.CLUSTER_ROLES:
             roles = self._plane.store.items(rbac.CLUSTER_ROLES)
-            self._due.update({one.key: None for one in roles if "aggregationRule" in one.obj})
+            self._due.update({role.key: None for role in roles if "aggregationRule" in role.obj})
         if item.key.resource == CRDS:
             # Names may have become free.
-            waiting = (one.key for one in self._plane.store.items(CRDS) if wants_names(one.obj))
+            waiting = (crd.key for crd in self._plane.store.items(CRDS) if wants_names(crd.obj))
             self._due.update(dict.fromkeys(waiting))
         self.start()
 
-    def _sweep(self) -> None:
-        """Now and then, when an event comes, the old ones are looked at. No timer is needed."""
+    def _request_sweep(self) -> None:
+        """
+        Request a sweep of old events, at most every `SWEEP_SECONDS`. New events trigger it: no
+        timer.
+        """
         now = self._plane.clock.now()
         if now - self._swept >= SWEEP_SECONDS:
             self._swept = now
-            old = (item.key for item in self._plane.store.items(EVENTS) if self._is_old(item))
-            self._due.update(dict.fromkeys(old))
+            self._is_sweep_due = True
 
-    def _forget_requests(self) -> None:
+    async def _find_old_events(self) -> None:
+        self._is_sweep_due = False
+        work = WorkSlice(self._plane.turns, self._plane.name)
+        for item in self._plane.store.items(EVENTS):
+            if work.spend(len(item.raw)):
+                await work.rest()
+            if self._is_old(item):
+                self._due[item.key] = None
+
+    def _find_old_requests(self) -> None:
         now = self._plane.clock.now()
         requests = self._plane.store.items(signing.CSRS)
-        self._due.update({one.key: None for one in requests if signing.is_old(one.obj, now)})
+        self._due.update(
+            {request.key: None for request in requests if signing.is_expired(request.obj, now)}
+        )
 
     def _is_old(self, item: Item) -> bool:
-        obj = item.obj
+        obj = item.peek()
         last = (
             (obj.get("series") or {}).get("lastObservedTime")
             or obj.get("lastTimestamp")
@@ -118,11 +140,14 @@ class Housekeeper:
 
     async def _run(self) -> None:
         try:
-            while self._due:
+            while self._due or self._is_sweep_due:
+                if self._is_sweep_due:
+                    await self._find_old_events()
+                    continue
                 key = next(iter(self._due))
                 del self._due[key]
                 try:
-                    await self._look(key)
+                    await self._check(key)
                 except NotFound:
                     pass  # someone else was quicker
                 except Unavailable:
@@ -130,17 +155,19 @@ class Housekeeper:
         finally:
             self._task = None
 
-    async def _look(self, key: Key) -> None:
+    async def _check(self, key: Key) -> None:
         item = self._plane.store.latest(key)
+        if key.resource == NAMESPACES:
+            await self._delete_leftovers(key.name, item)
         if item is None:
             return None
         meta = item.obj["metadata"]
         if key.resource == EVENTS and self._is_old(item):
             return await self._delete(item)
         if key.resource == signing.CSRS:
-            if signing.is_old(item.obj, self._plane.clock.now()):
+            if signing.is_expired(item.obj, self._plane.clock.now()):
                 return await self._delete(item)
-            if signing.is_due(item.obj) and (signed := signing.signed(self._plane, item.obj)):
+            if signing.is_due(item.obj) and (signed := signing.sign(self._plane, item.obj)):
                 return await self._write(item, signed)
         if "deletionTimestamp" in meta:
             if key.resource == NAMESPACES:
@@ -154,7 +181,7 @@ class Housekeeper:
             elif FOREGROUND in (meta.get("finalizers") or ()):
                 return await self._foreground(item)
         elif key.resource == NAMESPACES:
-            await self._furnish(key.name)
+            await self._add_namespace_defaults(key.name)
         elif key.resource == rbac.CLUSTER_ROLES:
             await self._aggregate(item)
         if key.resource == CRDS and wants_names(item.obj):
@@ -164,14 +191,14 @@ class Housekeeper:
             await self._collect(item)
         return None
 
-    async def _furnish(self, namespace: str) -> None:
+    async def _add_namespace_defaults(self, namespace: str) -> None:
         with contextlib.suppress(ApiError):  # ending meanwhile, or somebody made it
-            await furnish(self._plane, namespace)
+            await add_namespace_defaults(self._plane, namespace)
 
     async def _aggregate(self, item: Item) -> None:
-        """A role made of others has their rules, and those of what they are made of."""
-        others = [one.obj for one in self._plane.store.items(rbac.CLUSTER_ROLES)]
-        rules = rbac.aggregated(item.obj, others)
+        """Give an aggregated role the rules of the roles that it selects."""
+        roles = [role.obj for role in self._plane.store.items(rbac.CLUSTER_ROLES)]
+        rules = rbac.aggregated(item.obj, roles)
         if rules is not None and rules != (item.obj.get("rules") or []):
             await self._write(item, {**item.obj, "rules": rules})
 
@@ -189,15 +216,26 @@ class Housekeeper:
         except (NotFound, Unavailable):
             raise
         except ApiError:
-            self._due[item.key] = None  # it changed meanwhile; look again
+            self._due[item.key] = None  # it changed meanwhile; check again
+
+    async def _delete_leftovers(self, name: str, namespace: Item | None) -> None:
+        """
+        Delete objects that are older than their namespace, or whose namespace does not exist.
+
+        Their namespace ended before it was empty: they must not appear in another of that name.
+        """
+        for item in self._plane.store.in_namespace(name):
+            # Baseline objects come with the release: they were never created here.
+            if item.created and (namespace is None or item.created < namespace.created):
+                await self._delete(item)
 
     async def _end_namespace(self, item: Item) -> None:
         name = item.key.name
-        for found in self._plane.store.in_namespace(name):
-            await self._delete(found)
+        for content in self._plane.store.in_namespace(name):
+            await self._delete(content)
         latest = self._plane.store.latest(item.key)
         if latest is None or next(self._plane.store.in_namespace(name), None) is not None:
-            return  # each deletion that follows brings us back
+            return  # each deletion that follows checks the namespace again
         spec = dict(latest.obj.get("spec") or {})
         spec["finalizers"] = [
             finalizer
@@ -209,14 +247,14 @@ class Housekeeper:
         await self._write(latest, {**latest.obj, "spec": spec})
 
     async def _end_crd(self, item: Item) -> None:
-        for found in self._plane.store.items(item.key.name):
-            await self._delete(found)
+        for custom_object in self._plane.store.items(item.key.name):
+            await self._delete(custom_object)
         latest = self._plane.store.latest(item.key)
         if latest is not None and not self._plane.store.count(item.key.name):
             await self._drop_finalizer(latest, CLEANUP)
 
     async def _release_claim(self, item: Item) -> None:
-        """A claim goes when the last pod that uses it is gone."""
+        """Drop the finalizer of a claim when the last pod that uses it is gone."""
         pods = self._plane.store.items(PODS, item.key.namespace)
         if not any(item.key in _claims(pod) for pod in pods):
             await self._drop_finalizer(item, CLAIM_PROTECTION)
@@ -229,33 +267,35 @@ class Housekeeper:
             await self._drop_finalizer(latest, ORPHAN)
 
     async def _foreground(self, item: Item) -> None:
-        waiting = False
+        is_blocked = False
         for key in sorted(self._plane.dependents.get(item.uid, ())):
             if dependent := self._plane.store.latest(key):
                 owners = dependent.obj["metadata"].get("ownerReferences") or ()
-                waiting = waiting or any(
+                is_blocked = is_blocked or any(
                     owner["uid"] == item.uid and owner.get("blockOwnerDeletion") for owner in owners
                 )
-                if all(self._gone_or_going(owner["uid"]) for owner in owners):
+                if all(self._is_gone_or_deleted(owner["uid"]) for owner in owners):
                     await self._delete(dependent, "Foreground")
-        left = self._plane.dependents.get(item.uid, ())
-        still = any(self._plane.store.latest(key) for key in left)
-        if not (waiting and still) and (latest := self._plane.store.latest(item.key)):
+        dependents = self._plane.dependents.get(item.uid, ())
+        has_dependents = any(self._plane.store.latest(key) for key in dependents)
+        if not (is_blocked and has_dependents) and (latest := self._plane.store.latest(item.key)):
             await self._drop_finalizer(latest, FOREGROUND)
 
-    def _gone_or_going(self, uid: str) -> bool:
+    def _is_gone_or_deleted(self, uid: str) -> bool:
         key = self._plane.uids.get(uid)
         owner = key and self._plane.store.get(key)
         return not owner or "deletionTimestamp" in owner.obj["metadata"]
 
     async def _collect(self, item: Item) -> None:
-        """Delete what no owner is left of; forget the owners that are gone."""
+        """
+        Delete an object whose owners are all gone; else drop the references to those that are.
+        """
         owners = item.obj["metadata"]["ownerReferences"]
-        gone = {owner["uid"] for owner in owners if self._is_gone(owner)}
-        if len(gone) == len(owners):
+        gone_uids = {owner["uid"] for owner in owners if self._is_gone(owner)}
+        if len(gone_uids) == len(owners):
             await self._delete(item, "Background")
-        elif gone:
-            await self._drop_owners(item, gone)
+        elif gone_uids:
+            await self._drop_owners(item, gone_uids)
 
     def _is_gone(self, owner: dict[str, Any]) -> bool:
         # An owner of a kind we do not serve may be anywhere: it is left alone, as upstream does.
@@ -265,28 +305,33 @@ class Housekeeper:
 
     async def _drop_owners(self, item: Item, uids: set[str]) -> None:
         meta = dict(item.obj["metadata"])
-        left = [owner for owner in meta.get("ownerReferences") or () if owner["uid"] not in uids]
-        if left:
-            meta["ownerReferences"] = left
+        remaining = [
+            owner for owner in meta.get("ownerReferences") or () if owner["uid"] not in uids
+        ]
+        if remaining:
+            meta["ownerReferences"] = remaining
         else:
             meta.pop("ownerReferences", None)
         await self._write(item, {**item.obj, "metadata": meta})
 
     async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
         meta = dict(item.obj["metadata"])
-        left = [name for name in meta.get("finalizers") or () if name != finalizer]
-        if left:
-            meta["finalizers"] = left
+        remaining = [name for name in meta.get("finalizers") or () if name != finalizer]
+        if remaining:
+            meta["finalizers"] = remaining
         else:
             meta.pop("finalizers", None)
         await self._write(item, {**item.obj, "metadata": meta})
 
     async def _write(self, item: Item, obj: dict[str, Any]) -> None:
-        await keep(self._plane, item, {**obj, "metadata": dict(obj["metadata"])})
+        await write_or_remove(self._plane, item, {**obj, "metadata": dict(obj["metadata"])})
 
 
 def _claims(pod: Item) -> list[Key]:
-    """The claims a pod uses; without a node it uses none, and will not start with one that goes."""
+    """
+    Return the claims that a pod uses; without a node it uses none, and will not start with one that
+    goes.
+    """
     spec = pod.obj.get("spec") or {}
     volumes = (spec.get("volumes") or ()) if spec.get("nodeName") else ()
     return [
@@ -296,13 +341,13 @@ def _claims(pod: Item) -> list[Key]:
     ]
 
 
-def _furnished(change: Change) -> bool:
-    """Whether a namespace may lack what every namespace has."""
+def _is_new_namespace(change: Change) -> bool:
+    """Return whether the change is a new namespace, which may lack its default objects."""
     key = change.item.key
     return key.resource == NAMESPACES and change.type == "ADDED"
 
 
-def _interesting(item: Item) -> bool:
+def _needs_check(item: Item) -> bool:
     meta = item.obj["metadata"]
     if "ownerReferences" in meta or "deletionTimestamp" in meta:
         return True

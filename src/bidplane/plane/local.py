@@ -1,7 +1,7 @@
 """
 The `local` transport: a client of a plane in this process.
 
-No TLS, no encoding, no copying: what it hands out is what the store holds. It acts as a
+No TLS, no encoding, no copying: it returns the very objects of the store. It acts as a
 member of `system:masters`.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.kube.client import Listing, Object, WatchEvent
-from bidplane.plane import accounts
 from bidplane.plane.call import Call
+from bidplane.plane.identity import accounts
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs import bind, create, delete, follow, get, update, watch
 from bidplane.plane.verbs import list as listing
 from bidplane.plane.verbs import patch as patching
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 from bidplane.wire import status
 
 
@@ -33,23 +33,30 @@ class LocalClient:
     ) -> tuple[Plane, Call]:
         plane = self._find()
         resource = plane.registry.of(kind)
-        space = (namespace or "") if resource.namespaced else ""
+        call_namespace = (namespace or "") if resource.namespaced else ""
         call = Call(
-            resource=resource, namespace=space, name=name, subresource=subresource, warnings=[]
+            resource=resource,
+            namespace=call_namespace,
+            name=name,
+            subresource=subresource,
+            enforced=True,
+            warnings=[],
         )
         return plane, call
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
         plane, call = self._call(kind, namespace, name)
-        return call.shown(get.get(plane, call).obj)
+        return call.to_requested_version(get.get(plane, call).obj)
 
     async def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
         plane, call = self._call(kind, namespace)
-        wanted = listing.ListOptions(labels=labels, fields=fields)
-        page = listing.list_objects(plane, call, wanted)
-        return Listing([call.shown(item.obj) for item in page.items], str(page.revision))
+        list_options = listing.ListOptions(labels=labels, fields=fields)
+        page = await listing.list_objects(plane, call, list_options)
+        return Listing(
+            [call.to_requested_version(item.obj) for item in page.items], str(page.revision)
+        )
 
     async def watch(
         self,
@@ -61,13 +68,16 @@ class LocalClient:
         fields: str = "",
     ) -> AsyncIterator[WatchEvent]:
         plane, call = self._call(kind, namespace)
-        wanted = watch.WatchOptions(labels=labels, fields=fields, resource_version=resource_version)
-        watching = await watch.begin(plane, call, wanted)
-        batch: list[watch.Seen] | None = watching.first()
-        while batch is not None:
-            for seen in batch:
-                yield WatchEvent(seen.type, call.shown(seen.obj))
-            batch = await watching.more()
+        watch_options = watch.WatchOptions(
+            labels=labels, fields=fields, resource_version=resource_version
+        )
+        started = await watch.begin(plane, call, watch_options)
+        async for piece in started.first():
+            for event in piece:
+                yield WatchEvent(event.type, call.to_requested_version(event.obj))
+        while (batch := await started.more()) is not None:
+            for event in batch:
+                yield WatchEvent(event.type, call.to_requested_version(event.obj))
 
     def follow(
         self, since: Mapping[Kind, str]

@@ -1,4 +1,4 @@
-"""One plane: its store, what it serves, and what it keeps in order by itself."""
+"""One plane: its store, the resources it serves, and its indexes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bidplane.api.agent import PlaneLimits
 from bidplane.machinery.clock import Clock, rfc3339
-from bidplane.plane import ground
-from bidplane.plane.access import Access
 from bidplane.plane.call import Admit
-from bidplane.plane.feed import Change, Key
+from bidplane.plane.identity.access import Access
 from bidplane.plane.registry import CRDS, Registry
-from bidplane.plane.store import Store
-from bidplane.runtime.clientcerts import Signer
+from bidplane.plane.storage import baseline
+from bidplane.plane.storage.feed import Change, Key
+from bidplane.plane.storage.store import ObjectStore
+from bidplane.plane.turns import Turns
+from bidplane.runtime.identity.clientcerts import Signer
 from bidplane.wire.metadata import GENERATED_ALPHABET, GENERATED_LENGTH
 
 
@@ -23,7 +25,7 @@ class Plane:
         self,
         name: str,
         uid: str,
-        store: Store,
+        store: ObjectStore,
         *,
         clock: Clock,
         dice: random.Random,
@@ -33,12 +35,14 @@ class Plane:
         self.name, self.uid, self.store = name, uid, store
         self.clock, self.admit = clock, admit
         self.registry = Registry()
+        self.turns = Turns()  # shared with other planes, if it has neighbours
         self.ca = ""  # the certificate its clients trust, as text
         self.signer: Signer | None = None  # of client certificates
+        self.limits: PlaneLimits | None = None  # none of the host
         self.uids: dict[str, Key] = {}
         self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
         self._dice = dice
-        self.unsettled: list[Key] = []  # what may have been left half done
+        self.unsettled: list[Key] = []  # may need housekeeping after a restart
         for item in store.everything():
             metadata = item.metadata
             self.uids[metadata.uid] = item.key
@@ -47,7 +51,7 @@ class Plane:
             if metadata.owner_references or metadata.deletion_timestamp:
                 self.unsettled.append(item.key)
         # After the index: nobody owns them, and they own nobody.
-        store.lay((*ground.roles(), *ground.definitions(crds)))
+        store.add_baseline((*baseline.roles(), *baseline.services(), *baseline.definitions(crds)))
         self.access = Access(store)
         for item in store.items(CRDS):
             self.registry.install(item.obj)
@@ -83,10 +87,10 @@ class Plane:
         if before is not None:
             self.uids.pop(before["metadata"].get("uid", ""), None)
             for owner in before["metadata"].get("ownerReferences") or ():
-                held = self.dependents.get(owner["uid"])
-                if held is not None:
-                    held.discard(key)
-                    if not held:
+                keys = self.dependents.get(owner["uid"])
+                if keys is not None:
+                    keys.discard(key)
+                    if not keys:
                         del self.dependents[owner["uid"]]
         if obj is not None:
             self.uids[obj["metadata"].get("uid", "")] = key

@@ -1,4 +1,4 @@
-"""What one plane serves: the built-in resources, and those its CRDs add."""
+"""The resources that one plane serves: the built-in ones, and those its CRDs add."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from bidplane.api.kinds import Kind
-from bidplane.wire import crds, resources, status
+from bidplane.wire import resources, status
 from bidplane.wire.resources import Resource
+from bidplane.wire.schema import crds
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 
@@ -32,8 +33,8 @@ class Registry:
     def _rebuild(self) -> None:
         self._by_path = {
             (resource.group, resource.version, resource.plural): resource
-            for found in self._custom.values()
-            for resource in found
+            for custom_resources in self._custom.values()
+            for resource in custom_resources
         }
         self._kinds = None
         self.documents = {}
@@ -43,17 +44,18 @@ class Registry:
         return resources.builtin().get(at) or self._by_path.get(at)
 
     def of(self, kind: Kind) -> Resource:
-        found = self.find(kind.group, kind.version, kind.plural)
-        if found is None:
+        """Return the resource of a kind; raise 404 when it is not served."""
+        resource = self.find(kind.group, kind.version, kind.plural)
+        if resource is None:
             raise status.no_such_path()
-        return found
+        return resource
 
     def __iter__(self) -> Iterator[Resource]:
         yield from resources.builtin().values()
         yield from self._by_path.values()
 
     def of_storage(self, storage: str) -> Resource | None:
-        """The resource whose version is the one kept under `storage`."""
+        """Return the resource whose version is the one stored under `storage`."""
         for resource in self:
             if resource.storage == storage and resource.api_version == resource.storage_version:
                 return resource

@@ -4,32 +4,47 @@ An installation is a folder.
     lock             held while `bidplane up` runs in it
     installation.json  address and identity, for the commands that talk to it
     ca.crt …         its certificates        token.key    signs its tokens
+    credentials.json the generations of credentials that were revoked
     planes/NAME/     one plane each          ledger.db    the truth about money and leases
     fleet.yaml       the fleet it was started with
-    machine.json     which node of it is this machine, if one is
-    logs/            what each process said
+    encryption.yaml  the configuration of encryption at rest, if any
+    machine.json     the node of the fleet that is this machine, if one is
+    logs/            the output of each process
+    status.json      the state of each process, while `bidplane up` runs
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from bidplane.errors import UserError
-from bidplane.runtime import certificates, credentials
-from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.clientcerts import Signer
-from bidplane.runtime.credentials import HOST_PLANE, OWNERS, Identity, Tokens
-from bidplane.runtime.holding import HeldByAnother, hold
+from bidplane.runtime.folderlock import HeldByAnother, hold, is_held
+from bidplane.runtime.identity import certificates, credentials
+from bidplane.runtime.identity.certificates import Certificates
+from bidplane.runtime.identity.clientcerts import Signer
+from bidplane.runtime.identity.credentials import (
+    HOST_PLANE,
+    METRICS_PLANE,
+    OWNERS,
+    Identity,
+    Tokens,
+)
+from bidplane.runtime.identity.generations import Generations
+from bidplane.runtime.supervision.statusfile import StatusFile
+from bidplane.storage import sealing
+from bidplane.storage.sealing import Sealing
 
 _COMPONENT_TOKEN_SECONDS = 3600
 
 
 class Address(msgspec.Struct, frozen=True, kw_only=True):
-    """What other processes and commands must know to reach a running installation."""
+    """The addresses that other processes and commands need to reach a running installation."""
 
     url: str
     exchange_url: str
@@ -42,7 +57,9 @@ class Installation:
         self.planes = folder / "planes"
         self.ledger = folder / "ledger.db"
         self.fleet = folder / "fleet.yaml"
+        self.encryption = folder / "encryption.yaml"
         self.logs = folder / "logs"
+        self.status = StatusFile(folder / "status.json")
         self._address = folder / "installation.json"
         self._machine = folder / "machine.json"
         self._lock: IO[str] | None = None
@@ -52,11 +69,14 @@ class Installation:
         return f"<Installation {self.folder}>"
 
     def create(self) -> None:
-        """Make the folder; raises `UserError` when that cannot be."""
+        """Create the folder; raise `UserError` when that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.folder.chmod(0o700)  # keys and secrets are in it, whoever made it
             for inside in (self.planes, self.logs):
-                inside.mkdir(exist_ok=True)
+                inside.mkdir(exist_ok=True, mode=0o700)
+            for inside in (self.planes, self.logs, *self.planes.glob("*/")):
+                inside.chmod(0o700)
             probe = self.folder / f".probe-{uuid.uuid4().hex}"
             probe.touch()
             probe.unlink()
@@ -67,7 +87,7 @@ class Installation:
             ) from error
 
     def lock(self) -> None:
-        """Hold the folder for this process; raises `UserError` when another holds it."""
+        """Lock the folder for this process; raise `UserError` when another has it."""
         try:
             self._lock = hold(self.folder)
         except OSError as error:
@@ -82,8 +102,15 @@ class Installation:
             ) from None
 
     @property
+    def is_running(self) -> bool:
+        """True while some process holds the folder."""
+        return is_held(self.folder)
+
+    @property
     def lock_descriptor(self) -> int:
-        """For child processes to inherit: the folder is free when the last of them is gone."""
+        """
+        The lock, for child processes to inherit: the folder is free when the last of them is gone.
+        """
         assert self._lock is not None, "not locked"
         return self._lock.fileno()
 
@@ -91,23 +118,36 @@ class Installation:
         return certificates.ensure(self.folder, hosts=hosts, now=now)
 
     def signer(self) -> Signer:
-        """Signs client certificates; `certificates` has made its key."""
-        return Signer(self.folder / "ca.crt", self.folder / "ca.key")
+        """Return the signer of client certificates; `certificates` has made its key."""
+        return Signer(self.folder / "ca.crt", self.folder / "ca.key", self.generations())
 
     @property
     def ca_file(self) -> str:
         return str(self.folder / "ca.crt")
 
     def tokens(self) -> Tokens:
-        return Tokens(credentials.load_key(self.folder / "token.key"))
+        return Tokens(credentials.load_key(self.folder / "token.key"), self.generations())
+
+    def generations(self) -> Generations:
+        return Generations(self.folder / "credentials.json")
+
+    def write_encryption(self, source: Path) -> None:
+        """Copy an encryption configuration; the server reads it when it starts."""
+        temporary = self.encryption.with_suffix(".new")
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(source.read_bytes())
+        temporary.replace(self.encryption)
+
+    def sealing(self) -> Sealing:
+        return sealing.load(self.encryption) if self.encryption.exists() else Sealing()
 
     def write_address(self, address: Address) -> None:
-        fresh = self._address.with_suffix(".new")
-        fresh.write_bytes(msgspec.json.encode(address))
-        fresh.replace(self._address)
+        temporary = self._address.with_suffix(".new")
+        temporary.write_bytes(msgspec.json.encode(address))
+        temporary.replace(self._address)
 
     def address(self) -> Address:
-        """Where it is; raises `UserError` when nothing was ever started here."""
+        """Return the addresses; raise `UserError` when nothing was ever started here."""
         try:
             return msgspec.json.decode(self._address.read_bytes(), type=Address)
         except FileNotFoundError:
@@ -118,24 +158,42 @@ class Installation:
         except msgspec.MsgspecError as error:
             raise UserError(f"{self._address} is damaged ({error}); start Bidplane again") from None
 
+    def ports(self) -> tuple[int, int]:
+        """Return the ports that the server and the exchange had; 0 where none is known."""
+        try:
+            address = self.address()
+        except UserError:
+            return 0, 0
+        return urlsplit(address.url).port or 0, urlsplit(address.exchange_url).port or 0
+
     def machine(self) -> dict[str, Any] | None:
-        """Which node of the fleet is this machine, and how it runs pods; None if none is."""
+        """Return the node of the fleet that is this machine, with its settings; None if none is."""
         try:
             return msgspec.json.decode(self._machine.read_bytes(), type=dict[str, Any])
         except FileNotFoundError:
             return None
 
-    def write_machine(self, told: dict[str, Any] | None) -> None:
-        if told is None:
+    def write_machine(self, settings: dict[str, Any] | None) -> None:
+        if settings is None:
             self._machine.unlink(missing_ok=True)
         else:
-            self._machine.write_bytes(msgspec.json.encode(told))
+            self._machine.write_bytes(msgspec.json.encode(settings))
+
+    def metrics_token(self, *, seconds: int, now: float) -> str:
+        """Return a token for /metrics of this installation's processes, and for nothing else."""
+        identity = Identity(
+            plane=METRICS_PLANE, uid="", user="prometheus", expires=int(now) + seconds
+        )
+        return self.tokens().issue(identity)
 
     def owner_token(self, *, user: str, now: float) -> str:
-        """For our own processes and commands, which can read the key anyway."""
-        known = self._owner_tokens.get(user)
-        if known is not None and known[1] > now + _COMPONENT_TOKEN_SECONDS / 2:
-            return known[0]
+        """
+        Return a token of the owner, for our own processes and commands, which can read the key
+        anyway.
+        """
+        cached = self._owner_tokens.get(user)
+        if cached is not None and cached[1] > now + _COMPONENT_TOKEN_SECONDS / 2:
+            return cached[0]
         identity = Identity(
             plane=HOST_PLANE,
             uid=self.address().host_uid,

@@ -9,10 +9,10 @@ from contextlib import suppress
 
 def give_back() -> None:
     """
-    Collect what nothing refers to, and return free pages.
+    Collect garbage, and return free pages to the system.
 
-    glibc keeps what was freed in the middle of its heap unless it is asked: without this,
-    planes that sleep would cost as much as planes that do not. Other libraries lack it.
+    glibc keeps free memory in the middle of its heap unless it is trimmed: without this, planes
+    that sleep would cost as much as planes that do not. Other libraries lack it.
     """
     gc.collect()
     with suppress(OSError, AttributeError):

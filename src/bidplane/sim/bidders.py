@@ -1,7 +1,7 @@
 """
-How agents value their jobs, and what they bid: the autobidder, asked anew at each look.
+The values that agents give their jobs, and the autobidder that bids for them.
 
-A rule says what finishing a job is worth to its agent, spread over the work that is left;
+A rule says what finishing a job is worth to its agent, spread over the remaining work;
 `core.market.pacing` turns that, a budget and a deadline into a bid. The market never sees
 more than a price per GPU-hour.
 """
@@ -12,23 +12,23 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from bidplane.api.money import GPU_WEIGHT, LARGEST_PRICE
-from bidplane.core.market import pacing
+from bidplane.core.bidding import pacing
 from bidplane.sim.engine import Task
 
 # Chosen on drawn work (`generate`, seeds 1 to 6), _LONG also on a trace: see docs/simulator.md.
 _IMPATIENT = 3 * 3600.0  # seconds of waiting that make a job worth as much again
-_LONG, _STEEP = 20.0, 3.0  # times the usual length; and the power that what is longer grows by
+_LONG, _STEEP = 20.0, 3.0  # times the average length; the power by which value grows beyond it
 _AHEAD = 3600.0  # seconds that an agent looks ahead
-_FOREVER = 30 * 86_400.0  # seconds: what never loses its worth is bid for as if it did in these
+_FOREVER = 30 * 86_400.0  # seconds in which a job that keeps its value is assumed to lose it
 _LEVEL, _LEVELS = 3600.0, 4.0  # GPU-seconds of the first level; each is so many times the last
 
-# Of a job at a moment, where jobs usually take so many seconds: what finishing it is worth, against
-# what it would be worth without having waited; and over how many GPU-seconds that is spread.
+# Called with a task, the time and the average length of jobs. Returns the job's present value as a
+# multiple of its value without waiting, and the GPU-seconds over which that value is spread.
 Rule = Callable[[Task, int, float], tuple[float, float]]
 
 
-class Usual:
-    """How long jobs take here, on average of those that have come so far."""
+class AverageLength:
+    """The average length of all jobs that have arrived so far."""
 
     def __init__(self) -> None:
         self._jobs, self._seconds = 0, 0
@@ -41,74 +41,81 @@ class Usual:
         return self._seconds / max(1, self._jobs)
 
 
-def by_remaining_work(task: Task, now: int, usual: float) -> tuple[float, float]:
+def by_remaining_work(task: Task, now: int, average: float) -> tuple[float, float]:
     """
-    All jobs are worth the same: then the least work left is worth most per GPU-second. It
+    Value all jobs alike, so that the least remaining work is worth most per GPU-second. The value
     grows with waiting, so that long jobs are not put off for ever.
 
-    The few with many times more before them than is usual are the last to end whatever happens.
-    Put off while shorter ones come, they would then run by themselves, on a fleet that is idle
-    but for them: they are worth the more, the longer they are.
+    The few jobs with many times the average length end last in any case. Put off in favour of
+    shorter ones, they would then run alone on an idle fleet: so their value grows with their
+    length.
     """
-    left = max(1, task.left(now))
+    remaining = max(1, task.left(now))
     share = 1.0 + task.waiting(now) / _IMPATIENT
-    share *= max(1.0, left / (_LONG * usual)) ** _STEEP
-    return share, float(task.job.gpus * left)
+    share *= max(1.0, remaining / (_LONG * average)) ** _STEEP
+    return share, float(task.job.gpus * remaining)
 
 
-def by_attained(task: Task, now: int, usual: float) -> tuple[float, float]:
+def by_attained_service(task: Task, now: int, average: float) -> tuple[float, float]:
     """
-    How long a job takes is not known: what has had little is likely to end soon. In levels,
-    so that jobs of one level do not take turns.
+    Value a job of unknown length by its past service: one that has had little is likely to end
+    soon. In levels, so that jobs of one level do not take turns.
     """
-    level, had = _LEVEL, task.service(now)
-    while had >= level:
+    level, service = _LEVEL, task.service(now)
+    while service >= level:
         level *= _LEVELS
     return 1.0, level
 
 
-def by_worth(task: Task, now: int, usual: float) -> tuple[float, float]:
+def by_worth(task: Task, now: int, average: float) -> tuple[float, float]:
     """
-    What another hour of waiting would cost it, per GPU-second it needs. What it is worth does not
-    matter by itself: what can wait, and be worth as much then, lets others go first.
+    Value a job by what another hour of waiting would cost it, per GPU-second it needs. Its value
+    alone does not matter: a job that loses nothing by waiting lets others go first.
     """
     job, waited = task.job, task.waiting(now)
-    worth = job.worth_after(waited)
-    lost = max(worth - job.worth_after(waited + _AHEAD), worth * _AHEAD / _FOREVER)
-    return lost / job.value if job.value else 0.0, float(job.gpus * max(1, task.left(now)))
+    value = job.worth_after(waited)
+    loss = max(value - job.worth_after(waited + _AHEAD), value * _AHEAD / _FOREVER)
+    return loss / job.value if job.value else 0.0, float(job.gpus * max(1, task.left(now)))
 
 
-class Quote(NamedTuple):
+class PriceQuote(NamedTuple):
+    """The value of a GPU-hour to a job, and the price it bids."""
+
     value: int  # of a GPU-hour, micro-credits
     price: int  # what is bid for it
 
 
-class Bidder:
+class JobBidder:
     """The autobidder of one job."""
 
     def __init__(
-        self, task: Task, rule: Rule, usual: Usual, *, worth: int, start: int, cover: int
+        self, task: Task, rule: Rule, average: AverageLength, *, worth: int, start: int, cover: int
     ) -> None:
-        self._task, self._rule, self._usual = task, rule, usual
-        self._worth = worth  # micro-credits: its value, and so what it may cost in all
+        self._task, self._rule, self._average = task, rule, average
+        self._worth = worth  # micro-credits: its value, and so the most it may cost in all
         self._start, self._cover = start, cover
         self._pace = pacing.Pace()
-        self.spent = 0  # by leases that are over
+        self.spent = 0  # micro-credits, by leases that have ended
 
-    def quote(self, now: int, *, at: int, spent: int) -> Quote:
-        """`at`: the same moment in milliseconds; `spent`: by the lease it has, if any."""
+    def quote(self, now: int, *, at: int, spent: int) -> PriceQuote:
+        """
+        The present value and bid. `at`: the same moment in milliseconds; `spent`: by its present
+        lease, if any.
+        """
         task, gpus = self._task, self._task.job.gpus
-        share, work = self._rule(task, now, self._usual.seconds)
+        share, work = self._rule(task, now, self._average.seconds)
         value = min(LARGEST_PRICE, int(self._worth * share * 3600 / work))
-        ran = task.service(now) // gpus
-        plan = pacing.Plan(
+        ran_seconds = task.service(now) // gpus
+        plan = pacing.PacingPlan(
             value=value,
             weight=GPU_WEIGHT * gpus,
-            work_seconds=ran + max(1, int(work / gpus)),  # as far as the agent can tell
+            work_seconds=ran_seconds + max(1, int(work / gpus)),  # as far as the agent can tell
             budget=int(self._worth * max(1.0, share)),
             start=self._start,
             deadline=0,
         )
-        done = pacing.Progress(spent=self.spent + spent, ran_seconds=ran)
-        offer, self._pace = pacing.bid(plan, self._pace, done, now=at, cover_seconds=self._cover)
-        return Quote(value, offer.price)
+        progress = pacing.WorkProgress(spent=self.spent + spent, ran_seconds=ran_seconds)
+        offer, self._pace = pacing.bid(
+            plan, self._pace, progress, now=at, cover_seconds=self._cover
+        )
+        return PriceQuote(value, offer.price)

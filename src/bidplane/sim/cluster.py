@@ -1,9 +1,9 @@
 """
 Nodes of GPUs, as a queue sees them.
 
-Up to a node's size a job stays on one node, the tightest that has room. A larger one gets
-whole free nodes, and what remains of it goes to the node with the most room. Where nodes
-have GPUs of several kinds, a job is on one kind: the fastest for it that has room.
+A job that fits on one node gets one, the node with the least free GPUs that suffice. A larger one
+gets whole free nodes, and its remainder goes to the node with the most free GPUs. Where nodes have
+GPUs of several kinds, a job uses one kind: the fastest for it with enough free GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import NamedTuple
 Seats = dict[int, tuple[int, ...]]  # by node: its GPUs
 
 
-class Cluster:
+class SimulatedCluster:
+    """The free GPUs of each node, and the nodes that are down."""
+
     def __init__(self, sizes: Sequence[int], kinds: Sequence[str] = ()) -> None:
         self.sizes = tuple(sizes)
         self.kinds = tuple(kinds) or ("gpu",) * len(self.sizes)  # of each node's GPUs
@@ -25,15 +27,15 @@ class Cluster:
     def __repr__(self) -> str:
         return f"<Cluster {self.available} of {sum(self.sizes)} free>"
 
-    def copy(self) -> Cluster:
-        other = Cluster(())
-        other.sizes, other.kinds = self.sizes, self.kinds
-        other.free, other.down = list(self.free), self.down
-        return other
+    def copy(self) -> SimulatedCluster:
+        duplicate = SimulatedCluster(())
+        duplicate.sizes, duplicate.kinds = self.sizes, self.kinds
+        duplicate.free, duplicate.down = list(self.free), self.down
+        return duplicate
 
     @property
     def up(self) -> int:
-        """GPUs of nodes that work."""
+        """The number of GPUs on nodes that are not down."""
         return sum(size for node, size in enumerate(self.sizes) if node not in self.down)
 
     @property
@@ -41,7 +43,10 @@ class Cluster:
         return sum(len(self.free[node]) for node in range(len(self.sizes)) if node not in self.down)
 
     def find(self, gpus: int, speeds: Mapping[str, float] | None = None) -> Seats | None:
-        """Where a job of so many GPUs would go now; `speeds`: how fast each kind is for it."""
+        """
+        The GPUs that a job of that size would get now, or None; `speeds`: how fast each kind is
+        for it.
+        """
         if not speeds:
             return self._find(gpus, "")
         for kind in sorted(speeds, key=lambda kind: -speeds[kind]):
@@ -51,14 +56,15 @@ class Cluster:
         return None
 
     def _find(self, gpus: int, kind: str) -> Seats | None:
-        room = [
+        """The GPUs of one kind, or of any (""), for a job of that size."""
+        candidates = [
             (len(free), node)
             for node, free in enumerate(self.free)
             if free and node not in self.down and kind in ("", self.kinds[node])
         ]
-        within = [(have, node) for have, node in room if have >= gpus]
-        if within:
-            node = min(within)[1]
+        fitting = [(free_gpus, node) for free_gpus, node in candidates if free_gpus >= gpus]
+        if fitting:
+            node = min(fitting)[1]
             return {node: self.free[node][:gpus]}
         largest = max(
             (n for n, k in zip(self.sizes, self.kinds, strict=True) if kind in ("", k)), default=0
@@ -66,24 +72,26 @@ class Cluster:
         if gpus <= largest:
             return None
         seats: Seats = {}
-        for have, node in sorted(room, key=lambda item: (-item[0], item[1])):
-            need = min(gpus, largest)
-            if have < need:
+        for free_gpus, node in sorted(candidates, key=lambda item: (-item[0], item[1])):
+            wanted_gpus = min(gpus, largest)
+            if free_gpus < wanted_gpus:
                 return None
-            seats[node] = self.free[node][:need]
-            gpus -= need
+            seats[node] = self.free[node][:wanted_gpus]
+            gpus -= wanted_gpus
             if gpus == 0:
                 return seats
         return None
 
     def take(self, seats: Seats) -> None:
+        """Allocate these GPUs."""
         for node, devices in seats.items():
-            taken = set(devices)
-            if node in self.down or not taken.issubset(self.free[node]):
+            allocated = set(devices)
+            if node in self.down or not allocated.issubset(self.free[node]):
                 raise RuntimeError(f"node {node} does not have {devices} free")
-            self.free[node] = tuple(d for d in self.free[node] if d not in taken)
+            self.free[node] = tuple(d for d in self.free[node] if d not in allocated)
 
     def give(self, seats: Seats) -> None:
+        """Free these GPUs."""
         for node, devices in seats.items():
             if not set(devices).isdisjoint(self.free[node]):
                 raise RuntimeError(f"node {node}: {devices} were free already")
@@ -91,6 +99,8 @@ class Cluster:
 
 
 class Failure(NamedTuple):
+    """A node's downtime."""
+
     node: int
     at: int
     until: int
@@ -99,15 +109,15 @@ class Failure(NamedTuple):
 def failures(
     sizes: Sequence[int], *, mean_hours: float, repair_seconds: int, span: int, seed: int
 ) -> list[Failure]:
-    """Each node fails at random, on average once in `mean_hours` of running."""
-    dice = random.Random(seed)
-    found = []
+    """Draw failures: each node fails at random, on average once in `mean_hours` of running."""
+    generator = random.Random(seed)
+    drawn = []
     for node in range(len(sizes)):
         now = 0.0
         while True:
-            now += dice.expovariate(1.0 / (mean_hours * 3600))
+            now += generator.expovariate(1.0 / (mean_hours * 3600))
             if now >= span:
                 break
-            found.append(Failure(node, int(now), int(now) + repair_seconds))
+            drawn.append(Failure(node, int(now), int(now) + repair_seconds))
             now += repair_seconds
-    return sorted(found, key=lambda failure: (failure.at, failure.node))
+    return sorted(drawn, key=lambda failure: (failure.at, failure.node))

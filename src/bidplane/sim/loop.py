@@ -1,9 +1,9 @@
 """
-An event loop whose time jumps.
+An event loop in virtual time.
 
-When nothing is ready to run, the loop does not wait for its next timer: it sets its
-clock to it. An hour of sleeping takes as long as the work done in it, and the order of
-things is the order of their times, the same on every run.
+When nothing is ready to run, the loop does not wait for its next timer: it sets its clock to it. An
+hour of sleeping takes only as long as the work done in it, and events happen in the order of their
+times, the same on every run.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Any fixed moment does; this one makes simulated times easy to tell from real ones.
+# An arbitrary fixed time, easy to tell from a real one.
 EPOCH = 1_700_000_000.0
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Waits by moving the clock. It has no sockets to watch but the loop's own waker."""
+    """A selector that waits by moving the clock. Its only socket is the loop's own waker."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,13 +29,15 @@ class _JumpingSelector(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
         if not ready and timeout is None:
-            raise RuntimeError("the simulation waits for something that will never happen")
+            raise RuntimeError("the simulation is stuck: nothing is ready and no timer is set")
         if not ready and timeout:
             self.elapsed += timeout
         return ready
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer."""
+
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
         super().__init__(self._jumping)
@@ -58,6 +60,6 @@ class VirtualClock:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time."""
+    """Run a coroutine as `asyncio.run` does, in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

@@ -1,11 +1,11 @@
 """
-A ledger's rows in memory, for simulated time: weeks of rounds, and nothing to keep.
+A ledger store in memory, for simulations of weeks that need not be kept.
 
-It answers as the databases do and keeps the same contract (`tests/ledger` runs on it, too),
-but a record is not turned into a row and back, and what a query selects is kept up to date
-instead of searched for. With `history=False` what is over is forgotten: the journal and the
-rounds before the last one, transfers but for their sums, closed holds. A simulated week would
-have gigabytes of them.
+It answers as the databases do and keeps the same contract (`tests/ledger` runs on it, too), but a
+record is not turned into a row and back, and the results of a query are kept up to date instead of
+searched for. With `history=False` finished records are dropped: the journal and the rounds before
+the last one, transfers except for their sums, closed holds. A simulated week would have gigabytes
+of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bidplane.ledger.records import (
     Transfer,
     TransferKind,
 )
-from bidplane.ledger.store import Refused
+from bidplane.ledger.store import ConstraintViolated
 from bidplane.ledger.tables import JOURNAL, ROUND, TRANSFER, Table
 from bidplane.storage.values import Row, Value
 
@@ -37,21 +37,25 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<>": operator.ne,
     ">": operator.gt,
 }
-_Query = tuple[str, tuple[Value, ...]]  # what is asked, and of what
+_Query = tuple[str, tuple[Value, ...]]  # a WHERE clause and its arguments
 
 
 class _Selected(NamedTuple):
+    """A query's condition and its present results."""
+
     test: Callable[[Record], bool]
     rows: dict[Value, Record]
 
 
 class MemoryStore:
+    """A ledger store whose tables are dictionaries."""
+
     def __init__(self, *, history: bool = True) -> None:
         self._history = history
         self._tables: dict[str, dict[Value, Record]] = {}
         self._last: dict[str, Record] = {}
-        self.moved: dict[TransferKind, int] = {}  # micro-credits, by what for
-        # What was asked for once is asked for again: its answers are kept up to date.
+        self.moved: dict[TransferKind, int] = {}  # micro-credits transferred, by kind
+        # Queries repeat: their results are kept up to date.
         self._queries: dict[str, dict[_Query, _Selected]] = {}  # by table
         self._undo: list[tuple[Table[Any], Value, Record | None]] | None = None
 
@@ -81,12 +85,12 @@ class MemoryStore:
         for record in records:
             key = getattr(record, table.key)
             if key in self._tables.setdefault(table.name, {}):
-                raise Refused(f"{table.name} {key} is there already")
+                raise ConstraintViolated(f"{table.name} {key} already exists")
             self._write(table, key, record)
 
     def update(self, table: Table[R], *records: R) -> None:
         if table is TRANSFER:
-            raise Refused("a transfer is never changed")
+            raise ConstraintViolated("a transfer is never changed")
         for record in records:
             self._write(table, getattr(record, table.key), record)
 
@@ -94,17 +98,17 @@ class MemoryStore:
         return cast("R | None", self._tables.get(table.name, {}).get(key))
 
     def get_many(self, table: Table[R], keys: Sequence[str]) -> list[R]:
-        return [found for key in keys if (found := self.get(table, key)) is not None]
+        return [record for key in keys if (record := self.get(table, key)) is not None]
 
     def find(self, table: Table[R], where: str = "", *args: Value, limit: int = 0) -> list[R]:
         rows = self._tables.get(table.name, {})
-        if where and ">" in where.replace("<>", ""):  # asked with another bound each time
+        if where and ">" in where.replace("<>", ""):  # its bound differs each time
             test = _test(where, args)
             rows = {key: record for key, record in rows.items() if test(record)}
         elif where:
             rows = self._selected(table, where, args)
-        found = [rows[key] for key in sorted(rows)]  # type: ignore[type-var]
-        return cast("list[R]", found[:limit] if limit else found)
+        records = [rows[key] for key in sorted(rows)]  # type: ignore[type-var]
+        return cast("list[R]", records[:limit] if limit else records)
 
     def rows(self, table: Table[R]) -> Iterator[Row]:
         return (table.row(record) for record in self.find(table))
@@ -112,19 +116,24 @@ class MemoryStore:
     def last(self, table: Table[R]) -> R | None:
         return cast("R | None", self._last.get(table.name))
 
+    def damage(self) -> str:
+        return ""
+
     def close(self) -> None:
         self._tables.clear()
         self._queries.clear()
 
     def _selected(self, table: Table[R], where: str, args: tuple[Value, ...]) -> dict[Any, Record]:
+        """The present results of a query."""
         queries = self._queries.setdefault(table.name, {})
         if (where, args) not in queries:
             test, rows = _test(where, args), self._tables.get(table.name, {})
-            found = {key: record for key, record in rows.items() if test(record)}
-            queries[where, args] = _Selected(test, found)
+            matching = {key: record for key, record in rows.items() if test(record)}
+            queries[where, args] = _Selected(test, matching)
         return queries[where, args].rows
 
     def _write(self, table: Table[R], key: Value, record: R) -> None:
+        """Store a record, and remember the old one for a rollback."""
         _check(record)
         if table is JOURNAL or table is ROUND:
             self._last[table.name] = record
@@ -135,6 +144,7 @@ class MemoryStore:
         self._put(table, key, record if self._history or not _is_over(record) else None)
 
     def _put(self, table: Table[Any], key: Value, record: Record | None) -> None:
+        """Store or remove a record, and update the results of all queries."""
         rows = self._tables.setdefault(table.name, {})
         if record is None:
             rows.pop(key, None)
@@ -148,14 +158,17 @@ class MemoryStore:
 
 
 def _test(where: str, args: tuple[Value, ...]) -> Callable[[Record], bool]:
-    """Of the few forms the ledger asks in: comparisons, all joined by AND or all by OR."""
+    """
+    The condition of a WHERE clause in the forms that the ledger uses: comparisons, all joined by
+    AND or all by OR.
+    """
     values = iter(args)
     every = " OR " not in where
     terms = []
     for part in re.split(r" AND | OR ", where):
         match = _TERM.fullmatch(part)
         if match is None:
-            raise ValueError(f"{where!r} is not a question this store can answer")
+            raise ValueError(f"{where!r} is not a condition that this store supports")
         column, sign, value = match.groups()
         terms.append((column, _OPERATORS[sign], next(values) if value == "?" else int(value)))
 
@@ -167,16 +180,16 @@ def _test(where: str, args: tuple[Value, ...]) -> Callable[[Record], bool]:
 
 
 def _is_over(record: Record) -> bool:
-    """Whether nothing that is to come looks at it again."""
+    """Return True for a record that nothing will read again."""
     if isinstance(record, Hold):
         return record.state is not HoldState.OPEN
     return isinstance(record, Transfer | Entry | Round)
 
 
 def _check(record: Any) -> None:
-    """The constraints a database would have: the last line of defence."""
+    """Raise `ConstraintViolated` if the record breaks a constraint that a database would have."""
     kind = getattr(record, "kind", None)
     if isinstance(kind, AccountKind) and (
         record.held < 0 or (kind is not AccountKind.MINT and record.posted < record.held)
     ):
-        raise Refused(f"no_overdraft: {record}")
+        raise ConstraintViolated(f"no_overdraft: {record}")

@@ -1,4 +1,4 @@
-"""What a simulated run came to."""
+"""The measured results of a simulated run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bidplane.sim.engine import Outcome
+from bidplane.sim.engine import SimulationOutcome
 
 
-class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of one policy on one workload."""
+
     policy: str
     jobs: int
     average_completion: float  # seconds from arrival to end
@@ -21,8 +23,8 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     makespan: int
     utilisation: float  # useful GPU time, of all until the last job ended
     busy_utilisation: float  # GPUs at work, of all until the last job arrived
-    value: float  # of what was worth something when it was done
-    value_share: float  # of all there was to have
+    value: float  # of all jobs when they were done
+    value_share: float  # of the value that all jobs had without waiting
     urgent_in_time: (
         float  # of urgent jobs and requests: those that waited no longer than they could
     )
@@ -35,11 +37,13 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
 UNFAIR = 1.05
 
 
-def measure(outcome: Outcome, *, contention: float | None = None) -> Metrics:
+def measure(outcome: SimulationOutcome, *, contention: float | None = None) -> SimulationMetrics:
     """
-    Finish-time fairness as Themis and Shockwave have it: completion over the time the job
-    takes alone, times how many share a GPU. `contention` says how many; else what was
-    asked for, of what the GPUs could do while jobs arrived.
+    Measure an outcome.
+
+    Finish-time fairness as Themis and Shockwave define it: completion over the time the job takes
+    alone, times the number of jobs that share a GPU. `contention` is that number; by default the
+    work asked for, over the capacity while jobs arrived.
     """
     tasks = outcome.tasks
     completion = sorted(task.ended - task.job.arrives for task in tasks)
@@ -56,7 +60,7 @@ def measure(outcome: Outcome, *, contention: float | None = None) -> Metrics:
     worth = sum(task.job.worth_after(task.waited) for task in tasks)
     urgent = {task: task.job.requests or 1.0 for task in tasks if task.job.urgent}
     in_time = sum(n * task.job.in_time_after(task.waited) for task, n in urgent.items())
-    return Metrics(
+    return SimulationMetrics(
         policy=outcome.policy,
         jobs=len(tasks),
         average_completion=sum(completion) / len(tasks),
@@ -66,28 +70,29 @@ def measure(outcome: Outcome, *, contention: float | None = None) -> Metrics:
         p99_queueing=percentile(queueing, 0.99),
         makespan=span,
         utilisation=useful / (outcome.gpus * span) if span else 0.0,
-        busy_utilisation=_until(outcome, arrived),
+        busy_utilisation=_utilisation_until(outcome, arrived),
         value=worth,
         value_share=worth / sum(task.job.value for task in tasks),
         urgent_in_time=in_time / sum(urgent.values()) if urgent else 1.0,
         wasted=sum(task.wasted for task in tasks) / 3600,
         preemptions=sum(task.preemptions for task in tasks),
         worst_fairness=max(fairness),
-        unfair=sum(found > UNFAIR for found in fairness) / len(tasks),
+        unfair=sum(ratio > UNFAIR for ratio in fairness) / len(tasks),
     )
 
 
-def _until(outcome: Outcome, end: int) -> float:
+def _utilisation_until(outcome: SimulationOutcome, end: int) -> float:
+    """The share of all GPU time until `end` in which GPUs were in use."""
     span = end - outcome.began
     busy = sum(
         task.job.gpus * (min(last, end) - first)
         for task in outcome.tasks
-        for first, last in task.stays
+        for first, last in task.intervals
         if first < end
     )
     return busy / (outcome.gpus * span) if span else 0.0
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that so many are not above."""
+    """The smallest value that is not below the given share of all values."""
     return ordered[min(len(ordered), max(1, math.ceil(share * len(ordered)))) - 1]

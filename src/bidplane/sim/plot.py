@@ -1,16 +1,16 @@
-"""A bar chart as SVG, in as much of SVG as that takes."""
+"""A bar chart as SVG."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
 
-from bidplane.sim.metrics import Metrics
+from bidplane.sim.metrics import SimulationMetrics
 
 _WIDTH, _BAR, _GAP, _LABEL, _TITLE = 300, 16, 6, 110, 34
 _OURS, _OTHERS = "#2a7de1", "#9aa5b1"
 
-PANELS: tuple[tuple[str, Callable[[Metrics], float]], ...] = (
+PANELS: tuple[tuple[str, Callable[[SimulationMetrics], float]], ...] = (
     ("average completion, h", lambda m: m.average_completion / 3600),
     ("p99 completion, h", lambda m: m.p99_completion / 3600),
     ("average queueing, h", lambda m: m.average_queueing / 3600),
@@ -24,26 +24,28 @@ PANELS: tuple[tuple[str, Callable[[Metrics], float]], ...] = (
 )
 
 
-def compare(found: Sequence[Metrics], *, columns: int = 2) -> str:
+def compare(results: Sequence[SimulationMetrics], *, columns: int = 2) -> str:
     """One panel per metric, one bar per policy, on a scale from zero."""
-    height = _TITLE + len(found) * (_BAR + _GAP) + _GAP
-    wide = _LABEL + _WIDTH + 80
+    height = _TITLE + len(results) * (_BAR + _GAP) + _GAP
+    width = _LABEL + _WIDTH + 80
     rows = -(-len(PANELS) // columns)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{columns * wide}" height="{rows * height}"'
+        '<svg xmlns="http://www.w3.org/2000/svg"'
+        f' width="{columns * width}" height="{rows * height}"'
         ' font-family="sans-serif" font-size="12">',
         '<rect width="100%" height="100%" fill="white"/>',
     ]
     for number, (title, value) in enumerate(PANELS):
         row, column = divmod(number, columns)
-        bars = [(m.policy, value(m)) for m in found]
-        parts.append(f'<g transform="translate({column * wide},{row * height})">')
+        bars = [(m.policy, value(m)) for m in results]
+        parts.append(f'<g transform="translate({column * width},{row * height})">')
         parts += _panel(title, bars)
         parts.append("</g>")
     return "\n".join([*parts, "</svg>", ""])
 
 
 def _panel(title: str, bars: Sequence[tuple[str, float]]) -> list[str]:
+    """The SVG of one panel."""
     most = max((value for _, value in bars), default=0.0) or 1.0
     lines = [f'<text x="8" y="20" font-weight="bold">{escape(title)}</text>']
     for number, (name, value) in enumerate(bars):

@@ -1,8 +1,8 @@
 """
-Work for the simulator: jobs, and how they are drawn from a seed; `traces` reads them from files.
+Work for the simulator: jobs drawn from a seed; `traces` reads them from files.
 
-Times are whole seconds. A trace says who asked for how many GPUs, when, and for how long;
-what the work was worth nobody wrote down, so values are drawn, from a seed as well.
+Times are whole seconds. A trace records who asked for how many GPUs, when, and for how long, but
+not the value of the work: so values are drawn, from a seed as well.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from bidplane.errors import UserError
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of the simulator."""
+
     name: str
     arrives: int
     gpus: int
@@ -37,13 +39,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return self.speeds.get(kind, 0.0) if self.speeds else 1.0
 
     def in_time_after(self, waited: float) -> float:
-        """Of what is urgent in it, the share that is served in time."""
+        """The share of the job's urgent requests that are served in time after that wait."""
         if not self.requests:
             return float(waited <= self.patience)
-        # Those that came while it waited, and longer than they could, are late.
+        # Requests that waited longer than their patience are late.
         return 1.0 - min(1.0, max(0.0, waited - self.patience) / self.seconds)
 
     def worth_after(self, waited: float) -> float:
+        """The job's value after that wait."""
         if self.requests:
             return self.value * self.in_time_after(waited)
         if math.isinf(self.patience):
@@ -53,26 +56,28 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 def generate(count: int, *, gpus: int, load: float, seed: int) -> list[Job]:
     """
-    A cluster's week in small: most jobs are short and on one GPU, most of the work is
-    long and on several. `load` is how much is asked for of `gpus` while jobs arrive.
+    Draw a cluster's typical week: most jobs are short and on one GPU, most of the work is long and
+    on several. `load` is the work asked for, relative to `gpus`, while jobs arrive.
     """
-    dice = random.Random(seed)
+    generator = random.Random(seed)
     sizes = [size for size in (1, 2, 4, 8, 16) if size <= gpus]
     weights = [80, 5, 6, 7, 2][: len(sizes)]
     shapes = []
     for _ in range(count):
-        size = dice.choices(sizes, weights)[0]
-        seconds = min(200_000, max(10, int(dice.lognormvariate(6.2 + 0.4 * math.log2(size), 1.9))))
+        size = generator.choices(sizes, weights)[0]
+        seconds = min(
+            200_000, max(10, int(generator.lognormvariate(6.2 + 0.4 * math.log2(size), 1.9)))
+        )
         shapes.append((size, seconds))
     span = sum(size * seconds for size, seconds in shapes) / (gpus * load)
-    arrivals = sorted(int(dice.uniform(0, span)) for _ in range(count))
+    arrivals = sorted(int(generator.uniform(0, span)) for _ in range(count))
     return [
         Job(
             name=f"j{number:05d}",
             arrives=arrives,
             gpus=size,
             seconds=seconds,
-            tenant=f"t{dice.randrange(8)}",
+            tenant=f"t{generator.randrange(8)}",
         )
         for number, (arrives, (size, seconds)) in enumerate(zip(arrivals, shapes, strict=True))
     ]
@@ -80,24 +85,24 @@ def generate(count: int, *, gpus: int, load: float, seed: int) -> list[Job]:
 
 def with_values(jobs: Iterable[Job], *, seed: int) -> list[Job]:
     """
-    Give each job a worth. It grows with its work, less than in proportion, and differs
-    between equals; one in ten is urgent: worth more, and soon worth nothing. So is
-    all that was urgent before.
+    Give each job a value. It grows with its work, less than in proportion, and varies between
+    equal jobs; one in ten is urgent: worth more, and soon worth nothing. Jobs already urgent stay
+    so.
     """
-    dice = random.Random(seed)
+    generator = random.Random(seed)
     valued = []
     for job in jobs:
-        value = dice.lognormvariate(0.0, 1.0) * math.sqrt(job.work)
-        urgent = dice.random() < 0.1 or job.urgent
-        if job.urgent:  # it knows how long it can wait
+        value = generator.lognormvariate(0.0, 1.0) * math.sqrt(job.work)
+        urgent = generator.random() < 0.1 or job.urgent
+        if job.urgent:  # its patience is already known
             valued.append(msgspec.structs.replace(job, value=5.0 * value))
             continue
-        least, stretch = (300.0, 0.5) if urgent else (7200.0, 5.0)
+        minimum, stretch = (300.0, 0.5) if urgent else (7200.0, 5.0)
         valued.append(
             msgspec.structs.replace(
                 job,
                 value=value * (5.0 if urgent else 1.0),
-                patience=max(least, stretch * job.seconds),
+                patience=max(minimum, stretch * job.seconds),
                 urgent=urgent,
                 priority=1 if urgent else 0,
             )
@@ -106,7 +111,7 @@ def with_values(jobs: Iterable[Job], *, seed: int) -> list[Job]:
 
 
 def check(jobs: Sequence[Job], nodes: Sequence[int], kinds: Sequence[str] = ()) -> None:
-    """Raises `UserError` for a job that these nodes could never run."""
+    """Raise `UserError` for a job that these nodes could never run."""
     total = sum(nodes)
     by_kind: dict[str, int] = {}
     for kind, size in zip(kinds, nodes, strict=False):
@@ -114,5 +119,7 @@ def check(jobs: Sequence[Job], nodes: Sequence[int], kinds: Sequence[str] = ()) 
     for job in jobs:
         most = max((by_kind.get(k, 0) for k in job.speeds), default=0) if job.speeds else total
         if job.gpus > most:
-            have = f"the nodes have {most}" + (f" of {', '.join(job.speeds)}" if job.speeds else "")
-            raise UserError(f"{job.name} asks for {job.gpus} GPUs; {have}: see --nodes")
+            capacity = f"the nodes have {most}" + (
+                f" of {', '.join(job.speeds)}" if job.speeds else ""
+            )
+            raise UserError(f"{job.name} asks for {job.gpus} GPUs; {capacity}: see --nodes")

@@ -1,13 +1,13 @@
 """
-A whole installation under a virtual clock: the real wiring, with edges that can be cut.
+A whole installation under a virtual clock: the real wiring, with parts that can be killed.
 
-Server, exchange and node are the same code as in their processes, on real SQLite files.
-Only what is between them differs: instead of HTTPS, a client that answers `Unavailable`
-while the server is down. `kill` is kill -9: tasks stop where they stand, memory is
-dropped, nothing is flushed; what was committed is found again by `start`.
+Server, exchange and node are the same code as in their processes, on real SQLite files. Only the
+connections differ: instead of HTTPS, a client that answers `Unavailable` while the server is down.
+`kill` acts like kill -9: tasks stop at once, memory is lost, nothing is flushed; `start` continues
+from what was committed.
 
-A kill can be planned for a part's nth step, which is just before or just after one of
-its writes to the API: the places where a crash can leave something half done.
+A kill can be planned for a part's nth step, which is just before or just after one of its writes to
+the API: the places where a crash can leave something half done.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from bidplane.api.agent import PlaneLimits
 from bidplane.api.kinds import Kind
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import Unavailable
 from bidplane.exchange.service import Exchange
-from bidplane.kube.client import Client, FollowingClient, Object, WatchEvent
+from bidplane.kube.client import FollowingClient, KubeClient, Object, WatchEvent
 from bidplane.kube.forwarding import ForwardingClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import Clock
@@ -32,7 +33,7 @@ from bidplane.node import simulatedmetrics
 from bidplane.node.fleet import Fleet
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock
 from bidplane.telemetry.model import Counters
 from bidplane.wiring.controllers import Controllers
@@ -46,7 +47,7 @@ PARTS: tuple[Part, ...] = ("server", "exchange", "node")
 
 
 class World:
-    """`folder` holds what survives a kill."""
+    """An installation in virtual time; `folder` holds what survives a kill."""
 
     def __init__(self, folder: Path, fleet: Fleet, *, seed: int = 0) -> None:
         self.clock: Clock = VirtualClock()
@@ -68,9 +69,9 @@ class World:
     def __repr__(self) -> str:
         return f"<World up: {', '.join(self._tasks) or 'nothing'}>"
 
-    def client(self, plane: str = HOST_PLANE) -> Client:
-        """What a user, the exchange or the node holds: it outlives the server."""
-        return _Client(lambda: self._inside(plane), lambda: self._down)
+    def client(self, plane: str = HOST_PLANE) -> KubeClient:
+        """A client as a user, the exchange or the node has it: it outlives the server."""
+        return _Client(lambda: self._plane_client(plane), lambda: self._down)
 
     def plan_kill(self, part: Part, step: int, *, down: float) -> None:
         """Kill `part` at its `step`th step, and start it `down` seconds later."""
@@ -78,11 +79,12 @@ class World:
 
     @property
     def kills_to_come(self) -> int:
+        """The number of planned and running kills."""
         return len(self._planned) + len(self._killers)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every part is up, and none is about to be."""
+        """True if every part is up, and no kill is in progress."""
         return not self._killers and all(part in self._tasks for part in PARTS)
 
     async def start(self, part: Part) -> None:
@@ -121,16 +123,16 @@ class World:
         self._spawn(part, work)
 
     async def _counters(self, nodes: Sequence[Object]) -> Sequence[Counters]:
-        """As the nodes' own servers would tell."""
+        """The counters as the nodes' own servers would report them."""
         if self.nodes is None or "node" not in self._tasks:
             return []
         return await simulatedmetrics.read(self._fleet, self.nodes, clock=self.clock)
 
     async def kill(self, part: Part) -> None:
-        """As kill -9."""
+        """Kill a part, as kill -9 does."""
         task = self._tasks.pop(part, None)
         if part == "server" and self._planes is not None:
-            # Files first: nothing a dying task does may still be written.
+            # Close the files first: a dying task must not write any more.
             self._planes.abandon()
             self._planes = None
             self._down.set()
@@ -165,16 +167,20 @@ class World:
                 await asyncio.sleep(0.05)
 
     def check(self) -> None:
-        """Raise what broke a part by itself: a kill is not that."""
+        """Raise the error of a part that failed by itself, not by a kill."""
         for part, task in self._tasks.items():
             if task.done() and not task.cancelled() and (error := task.exception()):
                 raise RuntimeError(f"the {part} ended by itself") from error
 
-    def _stepping(self, part: Part) -> Client:
+    def _stepping(self, part: Part) -> KubeClient:
+        """A client whose writes count as the part's steps."""
         return _SteppingClient(self, part, self.client())
 
     async def step(self, part: Part) -> None:
-        """Called around every write of a part; does not return if this is its last."""
+        """
+        Count a step of a part, before and after each of its writes; never returns if this step
+        kills it.
+        """
         if part not in self._dying:
             self.steps[part] += 1
             down = self._planned.pop((part, self.steps[part]), None)
@@ -185,7 +191,7 @@ class World:
             killer = asyncio.create_task(self._kill_and_start(part, down))
             self._killers.add(killer)
             killer.add_done_callback(self._killers.discard)
-        # Dead, though its other tasks have not heard of it yet.
+        # The part is dead, though its other tasks are not cancelled yet.
         await asyncio.Event().wait()
 
     async def _kill_and_start(self, part: Part, down: float) -> None:
@@ -197,16 +203,17 @@ class World:
     def _spawn(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[part] = asyncio.create_task(work, name=part)
 
-    def _inside(self, plane: str) -> Client:
+    def _plane_client(self, plane: str) -> KubeClient:
+        """The running server's client of a plane; raises `Unavailable` if it is down."""
         if self._planes is None:
             raise Unavailable("the server is down")
         return self._planes.client(plane)
 
 
 class _Client(ForwardingClient):
-    """A client of another process: cut off when the server is killed."""
+    """A client in another process: disconnected when the server is killed."""
 
-    def __init__(self, reach: Callable[[], Client], down: Callable[[], asyncio.Event]) -> None:
+    def __init__(self, reach: Callable[[], KubeClient], down: Callable[[], asyncio.Event]) -> None:
         super().__init__(reach)
         self._down = down
 
@@ -232,21 +239,21 @@ class _Client(ForwardingClient):
     async def follow(
         self, since: Mapping[Kind, str]
     ) -> AsyncIterator[tuple[Kind, Sequence[WatchEvent] | None]]:
-        """As the server's own controllers follow its planes."""
+        """Watch many kinds in one stream, as the server's own controllers do."""
         down, inside = self._down(), self._reach()
         assert isinstance(inside, FollowingClient)
-        async for told in inside.follow(since):
+        async for events in inside.follow(since):
             if down.is_set():
                 break
-            yield told
+            yield events
         if down.is_set():
             raise Unavailable("the server was killed")
 
 
 class _SteppingClient(_Client):
-    """The client a part is given: its writes are the steps at which it can be killed."""
+    """The client that a part uses: its writes are the steps at which it can be killed."""
 
-    def __init__(self, world: World, part: Part, inner: Client) -> None:
+    def __init__(self, world: World, part: Part, inner: KubeClient) -> None:
         super().__init__(lambda: inner, lambda: world._down)
         self._world = world
         self._part = part
@@ -294,6 +301,7 @@ class _SteppingClient(_Client):
         await self._write(super().bind(namespace, pod, node, uid=uid))
 
     async def _write(self, call: Coroutine[Any, Any, T]) -> T:
+        """Do a write, counted as a step before and after."""
         try:
             await self._world.step(self._part)
         except BaseException:
@@ -313,14 +321,17 @@ class _SteppingPlanes:
 
     async def create(self, name: str, uid: str | None = None) -> str:
         await self._world.step("server")
-        made = await self._planes.create(name, uid)
+        uid_of_plane = await self._planes.create(name, uid)
         await self._world.step("server")
-        return made
+        return uid_of_plane
+
+    async def limit(self, name: str, wanted: PlaneLimits, *, by_agent: bool = False) -> None:
+        await self._planes.limit(name, wanted, by_agent=by_agent)
 
     async def delete(self, name: str) -> None:
         await self._world.step("server")
         await self._planes.delete(name)
         await self._world.step("server")
 
-    def client(self, name: str) -> Client:
+    def client(self, name: str) -> KubeClient:
         return _SteppingClient(self._world, "server", self._planes.client(name))

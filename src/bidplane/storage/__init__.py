@@ -1,0 +1,3 @@
+"""
+SQLite and PostgreSQL, the hash chain, and encryption at rest. The only importer of the databases.
+"""

@@ -14,11 +14,11 @@ GENESIS = bytes(32)
 
 
 def link(previous: bytes, sequence: int, at: int, payload: bytes) -> bytes:
-    """The hash of a link. The numbers have a fixed width, so no two links read alike."""
+    """Return the hash of a link. The numbers have a fixed width, so no two links read alike."""
     head = previous + sequence.to_bytes(8, "big") + at.to_bytes(8, "big")
     return hashlib.sha256(head + payload).digest()
 
 
 def digest(payload: bytes) -> str:
-    """Stands in a link for something too large to repeat there."""
+    """Return the hash that stands in a link for a payload too large to repeat there."""
     return hashlib.sha256(payload).hexdigest()

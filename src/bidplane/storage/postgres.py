@@ -1,8 +1,8 @@
 """
 One PostgreSQL connection, one writer at a time among any number of processes.
 
-A transaction begins by taking an advisory lock that is named after a table, so whoever
-writes reads what the last writer left. Readers never wait. psycopg is an optional
+A transaction begins by taking an advisory lock that is named after a table, so that a
+writer reads the state that the last one left. Readers never wait. psycopg is an optional
 dependency: it is imported when a database is opened.
 """
 
@@ -46,13 +46,13 @@ class PostgresDatabase:
         return f"<PostgresDatabase {self._connection.info.dbname}>"
 
     def execute(self, sql: str, args: Sequence[Value] = ()) -> list[Row]:
-        """`sql` has a `?` for each of `args`, as everywhere in Bidplane."""
+        """Return the rows; `sql` has a `?` for each of `args`, as everywhere in Bidplane."""
         with self._refusing():
             cursor = self._current().execute(_marks(sql), tuple(args) or None)
             return cursor.fetchall() if cursor.description else []
 
     def execute_many(self, sql: str, rows: Sequence[Row]) -> None:
-        """One statement for many rows, sent without waiting for each answer."""
+        """Execute one statement for many rows, without waiting for each answer."""
         with self._refusing(), self._current().cursor() as cursor:
             cursor.executemany(_marks(sql), rows)
 
@@ -67,7 +67,7 @@ class PostgresDatabase:
                 copy.write_row(row)
 
     def scan(self, sql: str) -> Iterator[Row]:
-        """Rows as they are read, inside `reading` or a transaction."""
+        """Yield rows as they are read, inside `reading` or a transaction."""
         self._cursors += 1
         with self._current().cursor(name=f"scan_{self._cursors}") as cursor:
             yield from cursor.execute(sql)
@@ -76,7 +76,7 @@ class PostgresDatabase:
     def transaction(self, lock: str) -> Iterator[None]:
         """All or nothing. A second writer waits here, not half-way, on the table `lock`."""
         with self._block("BEGIN"):
-            # Read committed: what is read after the lock was had is what the last writer left.
+            # Read committed: reads after the lock see the state that the last writer left.
             self.execute(f"SELECT pg_advisory_xact_lock('{lock}'::regclass::oid::bigint)")
             yield
 

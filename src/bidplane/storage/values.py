@@ -1,4 +1,4 @@
-"""What every database here has in common."""
+"""The types and errors that all databases share."""
 
 from __future__ import annotations
 
@@ -9,4 +9,8 @@ Row = tuple[Any, ...]
 
 
 class ConstraintError(Exception):
-    """A CHECK, UNIQUE, PRIMARY KEY or trigger said no."""
+    """A CHECK, UNIQUE, PRIMARY KEY or trigger refused a statement."""
+
+
+class Damaged(Exception):
+    """The database is not as written: a file that was cut, or bits that have changed."""

@@ -1,1 +1,1 @@
-"""What devices do: counters from NVML, DCGM and simulated nodes, as one model."""
+"""Counters of devices, from NVML, DCGM and simulated nodes, in one model."""

@@ -1,9 +1,9 @@
 """
-Counters under the names NVIDIA's dcgm-exporter gives them, and back.
+Counters under the names of NVIDIA's dcgm-exporter, written and read.
 
-So a Prometheus that knows a real fleet's dashboards knows a simulated one, and one reader
-reads both. The exporter calls the node `Hostname`; a Prometheus that relabels, or newer
-exporters, say `hostname`: both are read.
+A Prometheus with dashboards for a real fleet can show a simulated one, and one reader reads both.
+The exporter calls the node `Hostname`; a Prometheus that relabels, or newer exporters, call it
+`hostname`: both are read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ PREFIX = "DCGM_FI_"
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """One metric: the field of `Counters` it is, its help, and how many of ours one unit is."""
+    """
+    A metric: its field of `Counters`, its help, and how many of our units one of its units is.
+    """
 
     field: str
     help: str
@@ -50,7 +52,7 @@ METRICS = {
     "DCGM_FI_DEV_PCIE_LINK_GEN": Metric("pcie_link_generation", "PCIe current link generation."),
     "DCGM_FI_DEV_XID_ERRORS": Metric("xid", "Value of the last XID error encountered."),
 }
-# How much a GPU works.
+# The metrics of a GPU's utilisation.
 WORK_METRICS = ("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
 _WHOLE = {
     "memory_used_bytes",
@@ -72,15 +74,15 @@ _LABELS = (
     "pod",
     "container",
 )
-# DCGM has no such metrics; on the same page, under names of our own.
+# Metrics that DCGM does not have: on the same page, under our own names.
 PROCESS_MEMORY = "bidplane_gpu_process_memory_bytes"
 DECLARED = "bidplane_gpu_declared"
 HOLDER_MEMORY = "bidplane_gpu_holder_memory_bytes"
 HOLDER_CPU = "bidplane_gpu_holder_cpu_seconds"
 OWN = {
-    DECLARED: "1 for a GPU its owner says is here; nothing measures it.",
-    PROCESS_MEMORY: "What a process holds of a GPU's memory.",
-    HOLDER_MEMORY: "What a process of the pod that holds a GPU uses of the machine's memory.",
+    DECLARED: "1 for a GPU that its owner declares; nothing measures it.",
+    PROCESS_MEMORY: "GPU memory that a process uses.",
+    HOLDER_MEMORY: "Main memory that a process of the pod that holds a GPU uses.",
     HOLDER_CPU: "CPU time of a process of the pod that holds a GPU.",
 }
 
@@ -94,39 +96,39 @@ class Point(msgspec.Struct, frozen=True):
 
 
 def exposition(counters: Iterable[Counters]) -> bytes:
-    """The page a Prometheus scrapes."""
+    """The page that a Prometheus scrapes."""
     families = {
         name: GaugeMetricFamily(name, metric.help, labels=_LABELS)
         for name, metric in METRICS.items()
     }
-    own = {
+    own_families = {
         name: GaugeMetricFamily(
             name, help, labels=_LABELS if name == DECLARED else (*_LABELS, "pid")
         )
         for name, help in OWN.items()
     }
-    for one in counters:
-        labels = _labels(one)
+    for device in counters:
+        labels = _labels(device)
         for name, metric in METRICS.items():
-            value = getattr(one, metric.field)
+            value = getattr(device, metric.field)
             if value is not None:
                 families[name].add_metric(labels, value / metric.unit)
-        for process in one.processes:
+        for process in device.processes:
             if process.bytes is not None:
-                own[PROCESS_MEMORY].add_metric([*labels, str(process.pid)], process.bytes)
-        if one.declared:
-            own[DECLARED].add_metric(labels, 1)
-        for worker in one.holder_processes:
-            who = [*labels, str(worker.pid)]
-            own[HOLDER_MEMORY].add_metric(who, worker.memory_bytes)
-            own[HOLDER_CPU].add_metric(who, worker.cpu_seconds)
+                own_families[PROCESS_MEMORY].add_metric([*labels, str(process.pid)], process.bytes)
+        if device.declared:
+            own_families[DECLARED].add_metric(labels, 1)
+        for worker in device.holder_processes:
+            process_labels = [*labels, str(worker.pid)]
+            own_families[HOLDER_MEMORY].add_metric(process_labels, worker.memory_bytes)
+            own_families[HOLDER_CPU].add_metric(process_labels, worker.cpu_seconds)
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once([*families.values(), *own.values()]))
+    registry.register(_FixedCollector([*families.values(), *own_families.values()]))
     return generate_latest(registry)
 
 
-class _Once:
-    """A collector that has its metrics already."""
+class _FixedCollector:
+    """A collector of given metrics."""
 
     def __init__(self, families: list[GaugeMetricFamily]) -> None:
         self._families = families
@@ -135,16 +137,17 @@ class _Once:
         return self._families
 
 
-def _labels(one: Counters) -> list[str]:
-    holder = one.holder or Holder(namespace="", pod="")
+def _labels(device: Counters) -> list[str]:
+    """The label values of a device's metrics."""
+    holder = device.holder or Holder(namespace="", pod="")
     return [
-        str(one.index),
-        one.uuid,
-        f"nvidia{one.index}",
-        one.product,
-        one.profile,
-        one.instance,
-        one.node,
+        str(device.index),
+        device.uuid,
+        f"nvidia{device.index}",
+        device.product,
+        device.profile,
+        device.instance,
+        device.node,
         holder.namespace,
         holder.pod,
         holder.container,
@@ -152,7 +155,7 @@ def _labels(one: Counters) -> list[str]:
 
 
 def parse(page: str) -> list[Point]:
-    """The DCGM points of a page; raises `ValueError` when it is no such page."""
+    """The DCGM points of a page; raises `ValueError` when it is not such a page."""
     return [
         Point(sample.name, sample.labels, sample.value)
         for family in text_string_to_metric_families(page)
@@ -162,10 +165,7 @@ def parse(page: str) -> list[Point]:
 
 
 def counters(points: Iterable[Point]) -> list[Counters]:
-    """
-    One `Counters` for each device that is named, by node and number; the MIG instances of a GPU
-    after it.
-    """
+    """One `Counters` per device, ordered by node and index; a GPU's MIG instances follow it."""
     fields: dict[tuple[str, str, str], dict[str, Any]] = {}
     workers: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
     for point in points:
@@ -175,53 +175,65 @@ def counters(points: Iterable[Point]) -> list[Counters]:
             continue
         instance = point.labels.get("GPU_I_ID", "")
         key = _node(point.labels), uuid, instance
-        known = fields.setdefault(key, {})
-        known |= _named(point.labels)
+        device = fields.setdefault(key, {})
+        device |= _identity(point.labels)
         if point.value != point.value:
-            continue  # not a number is not a value
+            continue  # NaN is no value
         if metric is not None:
             value = point.value * metric.unit
-            known[metric.field] = int(value) if metric.field in _WHOLE else value
+            device[metric.field] = int(value) if metric.field in _WHOLE else value
         elif point.name == DECLARED:
-            known["declared"] = point.value == 1
+            device["declared"] = point.value == 1
         elif (pid := point.labels.get("pid", "")).isdecimal():
             workers.setdefault(key, {}).setdefault(int(pid), {})[point.name] = point.value
-    found = [
-        Counters(node=key[0], uuid=key[1], instance=key[2], **known, **_processes(workers.get(key)))
-        for key, known in fields.items()
+    devices = [
+        Counters(
+            node=key[0], uuid=key[1], instance=key[2], **device, **_processes(workers.get(key))
+        )
+        for key, device in fields.items()
     ]
-    return sorted(found, key=lambda one: (one.node, one.index, one.uuid, one.instance))
+    return sorted(
+        devices,
+        key=lambda device_counters: (
+            device_counters.node,
+            device_counters.index,
+            device_counters.uuid,
+            device_counters.instance,
+        ),
+    )
 
 
-def _processes(told: Mapping[int, Mapping[str, float]] | None) -> dict[str, Any]:
-    """By pid, what was told of it under which name."""
-    told = told or {}
+def _processes(values_by_pid: Mapping[int, Mapping[str, float]] | None) -> dict[str, Any]:
+    """The process fields of `Counters`, from the values of each pid by metric name."""
+    values_by_pid = values_by_pid or {}
     return {
         "processes": tuple(
-            ProcessMemory(pid=pid, bytes=int(one[PROCESS_MEMORY]))
-            for pid, one in told.items()
-            if PROCESS_MEMORY in one
+            ProcessMemory(pid=pid, bytes=int(values[PROCESS_MEMORY]))
+            for pid, values in values_by_pid.items()
+            if PROCESS_MEMORY in values
         ),
         "holder_processes": tuple(
             HolderProcess(
-                pid=pid, memory_bytes=int(one[HOLDER_MEMORY]), cpu_seconds=one[HOLDER_CPU]
+                pid=pid, memory_bytes=int(values[HOLDER_MEMORY]), cpu_seconds=values[HOLDER_CPU]
             )
-            for pid, one in told.items()
-            if HOLDER_MEMORY in one and HOLDER_CPU in one
+            for pid, values in values_by_pid.items()
+            if HOLDER_MEMORY in values and HOLDER_CPU in values
         ),
     }
 
 
 def _node(labels: Mapping[str, str]) -> str:
+    """The node that a point's labels name."""
     for name in ("Hostname", "hostname", "node"):
         if labels.get(name):
             return labels[name]
     return labels.get("instance", "").rpartition(":")[0]
 
 
-def _named(labels: Mapping[str, str]) -> dict[str, Any]:
+def _identity(labels: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `Counters` that the labels hold."""
     number = labels.get("gpu", "")
-    named: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "index": int(number) if number.isdecimal() else 0,
         "product": labels.get("modelName", ""),
         "profile": labels.get("GPU_I_PROFILE", ""),
@@ -231,5 +243,5 @@ def _named(labels: Mapping[str, str]) -> dict[str, Any]:
     namespace = labels.get("exported_namespace") or labels.get("namespace")
     if pod and namespace:
         container = labels.get("exported_container") or labels.get("container") or ""
-        named["holder"] = Holder(namespace=namespace, pod=pod, container=container)
-    return named
+        fields["holder"] = Holder(namespace=namespace, pod=pod, container=container)
+    return fields

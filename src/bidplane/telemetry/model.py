@@ -1,8 +1,8 @@
 """
-One device's counters, wherever they were read.
+One device's counters, whatever their source.
 
-What a source does not tell is None, never zero: an idle GPU and one nobody asked are not
-the same.
+A value that a source does not report is None, never zero: an idle GPU and an unmeasured one
+differ.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import msgspec
 
 
 class ProcessMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process holds of a device's memory."""
+    """The device memory that one process uses."""
 
     pid: int
     bytes: int | None = None  # unknown where the driver hides other users' processes
 
 
 class HolderProcess(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A process of a container that holds a device: what it uses of the machine, not of that."""
+    """A process of a container that holds a device: its use of the machine's CPU and memory."""
 
     pid: int
     memory_bytes: int
@@ -26,7 +26,7 @@ class HolderProcess(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod a device works for, as the source names it."""
+    """The pod that uses a device, as the source names it."""
 
     namespace: str
     pod: str
@@ -34,6 +34,8 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
+    """The counters of one device at one time."""
+
     node: str
     index: int  # the device's number on its node
     uuid: str
@@ -53,7 +55,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     pcie_link_width_max: int | None = None
     pcie_link_generation: int | None = None
     xid: int | None = None  # the last error the driver reported; 0 is none
-    declared: bool = False  # its owner says that it is here; nothing measures it
+    declared: bool = False  # its owner declares it; nothing measures it
     holder: Holder | None = None
     holder_processes: tuple[HolderProcess, ...] = ()
     processes: tuple[ProcessMemory, ...] = ()
@@ -66,6 +68,6 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def link_is_degraded(self) -> bool:
-        """Trained below what the card and the slot could do."""
+        """True if the link is trained below what card and slot support."""
         width, most = self.pcie_link_width, self.pcie_link_width_max
         return width is not None and most is not None and width < most

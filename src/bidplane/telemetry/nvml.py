@@ -20,7 +20,7 @@ T = TypeVar("T")
 _KIB = 1024
 
 
-class Nvml(Protocol):
+class NvmlCounters(Protocol):
     """The part of NVML that is used: `pynvml`, or a recording of it."""
 
     NVMLError: type[Exception]
@@ -51,21 +51,24 @@ class Nvml(Protocol):
 
 class NvmlReader:
     """
-    `node` names this machine. XIDs are events in NVML, not counters: who has listened for them
-    gives the last of each GPU, by UUID; else they are not known.
+    Reads the counters of this machine's GPUs; `node` names the machine.
+
+    XIDs are events in NVML, not counters: a caller that listens for them passes the last of each
+    GPU, by UUID; else they are None.
     """
 
     def __init__(
-        self, node: str, *, xids: Mapping[str, int] | None = None, nvml: Nvml | None = None
+        self, node: str, *, xids: Mapping[str, int] | None = None, nvml: NvmlCounters | None = None
     ) -> None:
         self._node = node
         self._xids = xids
-        self._nvml: Nvml = nvml if nvml is not None else pynvml
+        self._nvml: NvmlCounters = nvml if nvml is not None else pynvml
 
     async def read(self) -> list[Counters]:
         return await asyncio.to_thread(self.read_now)
 
     def read_now(self) -> list[Counters]:
+        """Read all GPUs, blocking."""
         nvml = self._nvml
         try:
             nvml.nvmlInit()
@@ -73,7 +76,9 @@ class NvmlReader:
             raise UserError(f"this machine's GPUs cannot be read: {error}") from error
         try:
             return [
-                one for index in range(nvml.nvmlDeviceGetCount()) for one in self._counters(index)
+                counters
+                for index in range(nvml.nvmlDeviceGetCount())
+                for counters in self._counters(index)
             ]
         except nvml.NVMLError as error:
             raise UserError(f"this machine's GPUs cannot be read: {error}") from error
@@ -81,35 +86,36 @@ class NvmlReader:
             nvml.nvmlShutdown()
 
     def _counters(self, index: int) -> Iterator[Counters]:
-        """A GPU, and after it the MIG instances it is cut into."""
+        """Yield a GPU's counters, then those of its MIG instances."""
         handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-        whole = self._device(index, handle)
-        yield whole
+        gpu = self._device(index, handle)
+        yield gpu
         mode = self._try(self._nvml.nvmlDeviceGetMigMode, handle)
-        for at in range((mode and mode[0] and self._count(handle)) or 0):
-            part = self._try(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, at)
+        for number in range((mode and mode[0] and self._count(handle)) or 0):
+            part = self._try(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
             if part is not None:
-                yield self._instance(whole, part)
+                yield self._instance(gpu, part)
 
     def _count(self, handle: Any) -> int:
+        """The most MIG devices that a GPU can have."""
         return self._try(self._nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
 
-    def _instance(self, whole: Counters, handle: Any) -> Counters:
-        """Memory and processes; how busy it is NVML says of no instance."""
+    def _instance(self, gpu: Counters, handle: Any) -> Counters:
+        """An instance's memory and processes; NVML reports no utilisation for one."""
         memory = self._try(self._nvml.nvmlDeviceGetMemoryInfo, handle)
         # "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
         name = _text(self._try(self._nvml.nvmlDeviceGetName, handle) or "")
         number = self._try(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
         return Counters(
-            node=whole.node,
-            index=whole.index,
-            uuid=whole.uuid,
-            product=whole.product,
+            node=gpu.node,
+            index=gpu.index,
+            uuid=gpu.uuid,
+            product=gpu.product,
             profile=name.rpartition("MIG ")[2] if "MIG " in name else "",
             instance="" if number is None else str(number),
             memory_used_bytes=int(memory.used) if memory is not None else None,
             memory_free_bytes=int(memory.free) if memory is not None else None,
-            xid=whole.xid,
+            xid=gpu.xid,
             processes=self._processes(handle),
         )
 
@@ -120,13 +126,18 @@ class NvmlReader:
         )
 
     def _device(self, index: int, handle: Any) -> Counters:
+        """The counters of a whole GPU."""
         nvml = self._nvml
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
-        sent = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES)
-        got = self._try(nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES)
+        sent_rate = self._try(
+            nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_TX_BYTES
+        )
+        received_rate = self._try(
+            nvml.nvmlDeviceGetPcieThroughput, handle, nvml.NVML_PCIE_UTIL_RX_BYTES
+        )
         return Counters(
             node=self._node,
             index=index,
@@ -139,8 +150,10 @@ class NvmlReader:
             temperature_celsius=self._try(
                 nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU
             ),
-            pcie_tx_bytes_per_second=float(sent * _KIB) if sent is not None else None,
-            pcie_rx_bytes_per_second=float(got * _KIB) if got is not None else None,
+            pcie_tx_bytes_per_second=float(sent_rate * _KIB) if sent_rate is not None else None,
+            pcie_rx_bytes_per_second=float(received_rate * _KIB)
+            if received_rate is not None
+            else None,
             pcie_link_width=self._try(nvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
             pcie_link_width_max=self._try(nvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
             pcie_link_generation=self._try(nvml.nvmlDeviceGetCurrPcieLinkGeneration, handle),
@@ -148,9 +161,10 @@ class NvmlReader:
             processes=self._processes(handle),
         )
 
-    def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:
+    def _try(self, query: Callable[..., T], *arguments: Any) -> T | None:
+        """The query's answer, or None if the card does not support it or is lost."""
         try:
-            return ask(*arguments)
+            return query(*arguments)
         except self._nvml.NVMLError:
             return None  # not supported by this card, or lost
 

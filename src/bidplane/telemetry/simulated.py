@@ -1,6 +1,6 @@
 """
-What a simulated GPU would show: a function of what it runs and the time, so that two who
-ask in the same second are told the same, and a restart changes nothing.
+The counters of a simulated GPU: a function of its load and the time, so that two readers in the
+same second get the same, and a restart changes nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LINK_LOAD = 0.2  # of what the link could carry, on a GPU that is always busy
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device works for, and how hard; nothing, if it has no holder."""
+    """The pod that a device works for, and how hard; idle without a holder."""
 
     holder: Holder | None = None
     busy_percent: float = 85.0
@@ -31,7 +31,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 _IDLE = Load()
 
 
-def simulated(
+def simulated_counters(
     *,
     node: str,
     index: int,
@@ -49,12 +49,12 @@ def simulated(
     xid: int = 0,
 ) -> Counters:
     """
-    A GPU, or with a `profile` an instance of one. Drivers tell no utilisation of a GPU that is
-    cut, and of an instance only its memory and how long its engines worked.
+    The counters of a GPU, or with a `profile` of a MIG instance. Drivers report no utilisation of
+    a partitioned GPU, and of an instance only its memory and engine time.
     """
-    sway = _sway(f"{uuid}/{instance}/{int(now)}")
+    variation = _variation(f"{uuid}/{instance}/{int(now)}")
     works = load.holder is not None or is_cut
-    busy = load.busy_percent * (0.95 + 0.1 * sway) if works else 0.0
+    busy = load.busy_percent * (0.95 + 0.1 * variation) if works else 0.0
     busy = min(100.0, max(0.0, busy))
     used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if works else 0
     used = min(memory_bytes, max(used, _CONTEXT_BYTES))
@@ -77,7 +77,7 @@ def simulated(
         utilisation_percent=None if is_cut else round(busy),
         power_watts=round(_IDLE_WATTS + (_BUSY_WATTS - _IDLE_WATTS) * busy / 100, 1),
         temperature_celsius=round(30 + 45 * busy / 100),
-        pcie_tx_bytes_per_second=round(traffic * sway),
+        pcie_tx_bytes_per_second=round(traffic * variation),
         pcie_rx_bytes_per_second=round(traffic),
         pcie_link_width=link_width,
         pcie_link_width_max=link_width_max,
@@ -86,6 +86,6 @@ def simulated(
     )
 
 
-def _sway(seed: str) -> float:
-    """A number from 0 to 1 that looks like chance and is none."""
+def _variation(seed: str) -> float:
+    """A number from 0 to 1 that looks random but is a function of the seed."""
     return int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest(), "big") / 2**32

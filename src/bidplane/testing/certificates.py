@@ -1,8 +1,8 @@
 """
-A throw-away certificate authority for one cluster, good for a day, never shared.
+A throw-away certificate authority for one test cluster, valid for a day.
 
-The product's own certificates are made elsewhere; the rig stays apart from them on purpose, so
-that the reference does not depend on what it is compared with.
+Independent of the product's own certificates on purpose: the reference must not depend on what it
+is compared with.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SKEW = datetime.timedelta(minutes=5)
 
 
 def write_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A new private key, readable by its owner only."""
+    """Write a new private key, readable by its owner only."""
     key = ec.generate_private_key(ec.SECP256R1())
     path.touch(mode=0o600)
-    # SEC 1, not PKCS 8: the one form kube-apiserver also takes for the keys that verify accounts.
+    # SEC 1, not PKCS 8: kube-apiserver accepts only that for keys that verify service accounts.
     path.write_bytes(
         key.private_bytes(
             serialization.Encoding.PEM,

@@ -32,8 +32,8 @@ from bidplane.testing.rig import Binaries
 READY_SECONDS = 60.0  # on a busy machine; 3 to 6 is usual
 POLL_SECONDS = 0.02
 ATTEMPTS = 3
-# Controllers that act on what only a kubelet or a disk can provide.
-NOT_WITHOUT_NODES = (
+# Controllers that need kubelets or disks.
+NODE_CONTROLLERS = (
     "horizontal-pod-autoscaler-controller",
     "node-ipam-controller",
     "node-lifecycle-controller",
@@ -43,7 +43,7 @@ NOT_WITHOUT_NODES = (
 
 
 class ClusterError(Exception):
-    """The control plane did not come up; the message ends with the log that says why."""
+    """Raised when the control plane did not start; the message ends with the log that says why."""
 
 
 class Cluster:
@@ -94,7 +94,7 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """For a member of system:masters."""
+        """The kubeconfig of a member of system:masters."""
         return self.folder / "admin.kubeconfig"
 
     def start(self) -> None:
@@ -104,7 +104,7 @@ class Cluster:
                 self._start()
                 return
             except ClusterError as error:
-                # Someone else took a port between our look and the server's; look again.
+                # Another process took a port before the server did: choose new ports.
                 if attempt == ATTEMPTS or "address already in use" not in str(error):
                     raise
 
@@ -127,18 +127,18 @@ class Cluster:
         """End every process and remove the folder. Safe to call twice."""
         if self._guard is None:
             return
-        keeper, self._guard = self._guard, None
+        guard_process, self._guard = self._guard, None
         atexit.unregister(self.stop)
-        keeper.communicate()  # closes its stdin, which is the order to end
+        guard_process.communicate()  # closes its stdin, which is the order to end
         self._pids = {}
         self.url = ""
 
     def kubectl(
         self, *arguments: str, input: str | None = None, check: bool = True, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run kubectl as admin. With `check`, a failure raises with what kubectl said."""
+        """Run kubectl as admin. With `check`, a failure raises with kubectl's output."""
         command = [str(self.binaries["kubectl"]), *arguments]
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             input=input,
             capture_output=True,
@@ -152,10 +152,12 @@ class Cluster:
                 "PATH": os.environ.get("PATH", ""),
             },
         )
-        if check and done.returncode:
-            said = f"{done.stdout}{done.stderr}".strip()
-            raise ClusterError(f"kubectl {' '.join(arguments)} exited {done.returncode}: {said}")
-        return done
+        if check and completed.returncode:
+            output = f"{completed.stdout}{completed.stderr}".strip()
+            raise ClusterError(
+                f"kubectl {' '.join(arguments)} exited {completed.returncode}: {output}"
+            )
+        return completed
 
     def request(
         self,
@@ -187,16 +189,16 @@ class Cluster:
         return self.request("GET", path, accept=accept, token=token)
 
     def kubeconfig_for(self, user: str, group: str) -> Path:
-        """For anybody else, by a certificate: a node, say."""
+        """Write a kubeconfig for another user, such as a node, with a client certificate."""
         name = user.replace(":", "-")
         certificate, key = self._authority.issue_client(name, user=user, group=group)
         path = self.folder / f"{name}.kubeconfig"
-        shown = {"client-certificate": str(certificate), "client-key": str(key)}
-        self._write_kubeconfig(path, shown)
+        credential = {"client-certificate": str(certificate), "client-key": str(key)}
+        self._write_kubeconfig(path, credential)
         return path
 
     def start_scheduler(self) -> None:
-        """Start the scheduler now, of a cluster that was started without one."""
+        """Start the scheduler of a cluster that was started without one."""
         self._start_scheduler()
 
     # Parts, in the order they start.
@@ -232,17 +234,19 @@ class Cluster:
             f"--listen-peer-urls={peer_url}",
             f"--initial-advertise-peer-urls={peer_url}",
             f"--initial-cluster=default={peer_url}",
-            # A cluster of one needs no patience before it elects itself.
+            # A cluster of one member can elect itself at once.
             "--heartbeat-interval=20",
             "--election-timeout=200",
         ]
         self._spawn("etcd", flags if self._durable else [*flags, "--unsafe-no-fsync"])
-        self._until("etcd", lambda: _answers(client, "/readyz"))
+        self._wait_ready("etcd", lambda: _answers(client, "/readyz"))
 
     def _start_apiserver(self) -> None:
         port = free_port()
-        # Without its controller nobody makes the account that every pod is checked for.
-        unkept = ["TaintNodesByCondition"] + ([] if self._controllers else ["ServiceAccount"])
+        # Without its controller the service account that every pod needs is never made.
+        disabled_plugins = ["TaintNodesByCondition"] + (
+            [] if self._controllers else ["ServiceAccount"]
+        )
         flags = [
             f"--etcd-servers={self._etcd_url}",
             "--bind-address=127.0.0.1",
@@ -259,14 +263,14 @@ class Cluster:
             "--endpoint-reconciler-type=none",
             "--allow-privileged=true",
             "--authorization-mode=Node,RBAC",
-            f"--disable-admission-plugins={','.join(unkept)}",
+            f"--disable-admission-plugins={','.join(disabled_plugins)}",
             f"--cert-dir={self.folder}",
             *self._apiserver_flags,
         ]
         self._spawn("kube-apiserver", flags)
         self.url = f"https://127.0.0.1:{port}"
         self._write_kubeconfig(self.kubeconfig, {"token": self.token})
-        self._until("kube-apiserver", lambda: self._ok("/readyz"))
+        self._wait_ready("kube-apiserver", lambda: self._is_ok("/readyz"))
 
     def _start_scheduler(self) -> None:
         config = self.folder / "scheduler.json"
@@ -285,16 +289,19 @@ class Cluster:
         self.scheduler_port = port = free_port()
         flags = [f"--config={config}", *self._serving(port), *self._scheduler_flags]
         self._spawn("kube-scheduler", flags)
-        self._until("kube-scheduler", lambda: _answers(port, "/healthz", tls=True))
+        self._wait_ready("kube-scheduler", lambda: _answers(port, "/healthz", tls=True))
 
     def _start_controllers(self) -> None:
         port = free_port()
-        unwanted = set(NOT_WITHOUT_NODES)
-        more = []
+        disabled = set(NODE_CONTROLLERS)
+        node_flags = []
         if self._node_grace is not None:
-            unwanted.remove("node-lifecycle-controller")
-            more = [f"--node-monitor-grace-period={self._node_grace}s", "--node-monitor-period=1s"]
-        without = ",".join(f"-{name}" for name in sorted(unwanted))
+            disabled.remove("node-lifecycle-controller")
+            node_flags = [
+                f"--node-monitor-grace-period={self._node_grace}s",
+                "--node-monitor-period=1s",
+            ]
+        without = ",".join(f"-{name}" for name in sorted(disabled))
         flags = [
             f"--kubeconfig={self._part_kubeconfig('kube-controller-manager')}",
             f"--controllers=*,{without}",
@@ -309,12 +316,12 @@ class Cluster:
             f"--cluster-signing-key-file={self.folder / 'ca.key'}",
             f"--service-account-private-key-file={self.folder / 'service-accounts.key'}",
             *self._serving(port),
-            *more,
+            *node_flags,
         ]
         self._spawn("kube-controller-manager", flags)
         # The account is made by a controller: it shows that they run, and pods need it.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
-        self._until("kube-controller-manager", lambda: self._ok(account))
+        self._wait_ready("kube-controller-manager", lambda: self._is_ok(account))
 
     def _serving(self, port: int) -> list[str]:
         return ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={self.folder}"]
@@ -343,7 +350,8 @@ class Cluster:
 
     # Starting, and waiting.
 
-    def _order(self, order: dict[str, Any]) -> dict[str, Any]:
+    def _send_order(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Send an order to the guard; return its answer."""
         assert self._guard is not None
         assert self._guard.stdin is not None
         assert self._guard.stdout is not None
@@ -356,16 +364,18 @@ class Cluster:
         return answer
 
     def _spawn(self, command: str, flags: Sequence[str]) -> None:
+        """Start a process under the guard."""
         argv = [str(self.binaries[command]), *flags]
-        answer = self._order({"argv": argv, "log": str(self.folder / f"{command}.log")})
+        answer = self._send_order({"argv": argv, "log": str(self.folder / f"{command}.log")})
         if "error" in answer:
             raise ClusterError(f"{command} could not be started: {answer['error']}")
         self._pids[answer["pid"]] = command
 
-    def _until(self, command: str, ready: Callable[[], bool]) -> None:
+    def _wait_ready(self, command: str, ready: Callable[[], bool]) -> None:
+        """Wait until the process answers; raises `ClusterError` with its log if it does not."""
         deadline = time.monotonic() + READY_SECONDS
         while not ready():
-            exited = self._order({})["exited"]
+            exited = self._send_order({})["exited"]
             if exited:
                 names = ", ".join(self._pids[int(pid)] for pid in exited)
                 raise ClusterError(f"{names} exited early:\n{self._log_tail(exited)}")
@@ -380,7 +390,7 @@ class Cluster:
             line for log in logs for line in log.read_text(errors="replace").splitlines()[-15:]
         )
 
-    def _ok(self, path: str) -> bool:
+    def _is_ok(self, path: str) -> bool:
         try:
             return self.get(path)[0] == 200
         except OSError:
@@ -388,7 +398,7 @@ class Cluster:
 
 
 def free_port() -> int:
-    """A port nothing listens on now. Another process may still take it first."""
+    """A port on which nothing listens now. Another process may still take it first."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -396,9 +406,10 @@ def free_port() -> int:
 
 
 def _answers(port: int, path: str, *, tls: bool = False) -> bool:
+    """Return True if the path answers 200."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     if tls:
-        # Only asks whether it is up; what it says is not believed, so nor is who says it.
+        # Only a liveness check: the answer is not used, so the certificate need not be verified.
         unchecked = ssl.create_default_context()
         unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=5, context=unchecked)

@@ -1,5 +1,5 @@
 """
-Keeps processes that must not outlive their owner.
+Runs processes that must not outlive their owner.
 
 The owner starts this file as a program and talks to it over stdin and stdout, one JSON object per
 line: `{"argv": [...], "log": "file"}` starts a process and is answered with `{"pid": n}` or
@@ -39,6 +39,7 @@ def _die_with_parent() -> None:
 
 
 def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Start a process that dies with us."""
     with open(order["log"], "ab") as log:
         return subprocess.Popen(
             order["argv"],
@@ -50,7 +51,8 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its group: SIGTERM, then SIGKILL."""
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -63,7 +65,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             continue
 
 
-def _obey(line: bytes, processes: list[subprocess.Popen[bytes]]) -> dict[str, Any]:
+def _carry_out(line: bytes, processes: list[subprocess.Popen[bytes]]) -> dict[str, Any]:
+    """Carry out one order; return the answer."""
     order = json.loads(line)
     if not order:
         return {"exited": {p.pid: p.returncode for p in processes if p.poll() is not None}}
@@ -76,6 +79,7 @@ def _obey(line: bytes, processes: list[subprocess.Popen[bytes]]) -> dict[str, An
 
 
 def _serve(owner: int, processes: list[subprocess.Popen[bytes]]) -> None:
+    """Carry out orders until the owner is gone."""
     pending = b""
     while os.getppid() == owner:
         if not select.select([0], [], [], OWNER_CHECK)[0]:
@@ -85,7 +89,7 @@ def _serve(owner: int, processes: list[subprocess.Popen[bytes]]) -> None:
             return
         *lines, pending = (pending + chunk).split(b"\n")
         for line in lines:
-            os.write(1, json.dumps(_obey(line, processes)).encode() + b"\n")
+            os.write(1, json.dumps(_carry_out(line, processes)).encode() + b"\n")
 
 
 def main() -> None:
@@ -101,7 +105,7 @@ def main() -> None:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         for process in reversed(processes):
-            _end(process)
+            _terminate(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 

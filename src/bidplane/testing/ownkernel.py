@@ -1,5 +1,5 @@
 """
-A kernel of our own, for what this machine's does not offer: cgroups v2, every right.
+A kernel of our own, for tests that need what this machine's may lack: cgroups v2, root rights.
 
     python -m bidplane.testing.ownkernel fetch     Debian's user-mode-linux, into the cache
 
@@ -47,10 +47,11 @@ sleep 60
 
 
 class KernelError(UserError):
-    """It is not there, could not be fetched, or did not come to its end."""
+    """Raised when the kernel is missing, could not be fetched, or did not run to its end."""
 
 
 def find() -> Path:
+    """The path of User Mode Linux: on PATH, or in the cache."""
     on_path = shutil.which(PROGRAM)
     if on_path:
         return Path(on_path)
@@ -63,12 +64,13 @@ def find() -> Path:
 
 
 def cached() -> Path:
+    """The path of the cached program."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "bidplane" / "uml" / PROGRAM
 
 
 def fetch() -> Path:
-    """Debian's package, unpacked; nothing is installed."""
+    """Unpack Debian's package into the cache; nothing is installed."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise KernelError(f"there is no {program}: put {PROGRAM} on PATH in another way")
@@ -76,26 +78,27 @@ def fetch() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as workshop:
         try:
-            _do(["apt-get", "download", PACKAGE], workshop)
+            _run_command(["apt-get", "download", PACKAGE], workshop)
         except KernelError:
             if os.geteuid() != 0:
                 raise
-            _do(["apt-get", "update"], workshop)  # a fresh machine knows of no packages
-            _do(["apt-get", "download", PACKAGE], workshop)
-        _do(["sh", "-c", "dpkg-deb -x *.deb unpacked"], workshop)
+            _run_command(["apt-get", "update"], workshop)  # a new machine has no package lists
+            _run_command(["apt-get", "download", PACKAGE], workshop)
+        _run_command(["sh", "-c", "dpkg-deb -x *.deb unpacked"], workshop)
         (Path(workshop) / "unpacked/usr/bin" / PROGRAM).replace(target)
     return target
 
 
-def _do(command: list[str], folder: str) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise KernelError(f"{' '.join(command)} failed: {said[0]}")
+def _run_command(command: list[str], folder: str) -> None:
+    """Run a command; raises `KernelError` with its last line if it fails."""
+    completed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        last_line = completed.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise KernelError(f"{' '.join(command)} failed: {last_line[0]}")
 
 
 def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) -> tuple[int, str]:
-    """Run a shell script as root of that kernel, and end it; returns its exit code, and words."""
+    """Run a shell script as root of that kernel; return its exit code and its output."""
     program = find()
     with tempfile.TemporaryDirectory() as folder:
         init = Path(folder, "init")
@@ -103,9 +106,9 @@ def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) 
         init.chmod(0o755)
         command = [str(program), f"mem={megabytes}M", "rootfstype=hostfs", "rootflags=/", "ro"]
         command += [f"init={init}", f"uml_dir={folder}", "con=null", "con0=null,fd:1", "quiet"]
-        # Its memory is a file: where that is itself in memory, it is fast.
+        # Its memory is a file: fast if that is itself in memory.
         memory = "/dev/shm" if Path("/dev/shm").is_dir() else folder
-        done = subprocess.run(
+        completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -114,11 +117,11 @@ def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) 
             timeout=timeout,
             check=False,
         )
-    said = done.stdout.decode(errors="replace").replace("\r\n", "\n")
-    ended = re.search(r"^exit: (\d+)$", said, re.M)
-    if ended is None:
-        raise KernelError(f"the kernel ended before its script: {said[-2000:]}")
-    return int(ended[1]), said
+    output = completed.stdout.decode(errors="replace").replace("\r\n", "\n")
+    exit_line = re.search(r"^exit: (\d+)$", output, re.M)
+    if exit_line is None:
+        raise KernelError(f"the kernel ended before its script: {output[-2000:]}")
+    return int(exit_line[1]), output
 
 
 def main() -> int:

@@ -47,7 +47,9 @@ HEARTBEAT = 20.0  # seconds; kube-apiserver compiles for minutes, and silence lo
 
 
 class RigError(UserError):
-    """The binaries are not there, or could not be made; the message is one line for a person."""
+    """
+    Raised when the binaries are missing or could not be built; the message is one line for people.
+    """
 
 
 @dataclass(frozen=True)
@@ -122,19 +124,23 @@ def find(
     environ: Mapping[str, str] | None = None,
     recipe: Recipe | None = None,
 ) -> Binaries:
-    """The first place that has all of `commands`. Raises `RigError` saying what is missing."""
+    """
+    The binaries in the first place that has all of `commands`. Raises `RigError` that names what
+    is missing.
+    """
     environ = os.environ if environ is None else environ
     for source, folder in _places(environ, recipe or read_recipe()):
         if not _missing(folder, commands):
             return Binaries(source, {command: folder / command for command in commands})
     on_path = {command: shutil.which(command, path=environ.get("PATH")) for command in commands}
-    found = {command: Path(where) for command, where in on_path.items() if where}
-    if len(found) == len(commands) and all(map(_recent, found.values())):
-        return Binaries("PATH", found)
+    paths = {command: Path(path) for command, path in on_path.items() if path}
+    if len(paths) == len(commands) and all(map(_is_recent, paths.values())):
+        return Binaries("PATH", paths)
     raise RigError(_absence(commands, environ))
 
 
 def _places(environ: Mapping[str, str], recipe: Recipe | None) -> Iterator[tuple[str, Path]]:
+    """The folders to look in, with their names."""
     if assets := environ.get("KUBEBUILDER_ASSETS"):
         yield "KUBEBUILDER_ASSETS", Path(assets)
     if recipe is not None:
@@ -155,6 +161,7 @@ def _missing(folder: Path, commands: Sequence[str]) -> list[str]:
 
 
 def _absence(commands: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The message about missing binaries."""
     assets = environ.get("KUBEBUILDER_ASSETS")
     if assets:
         missing = ", ".join(_missing(Path(assets), commands))
@@ -163,7 +170,7 @@ def _absence(commands: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def version_of(binary: Path) -> str | None:
-    """What the binary says its version is, or None when it does not answer."""
+    """The version that the binary reports, or None when it does not answer."""
     arguments = ["version", "--client", "-o", "json"] if binary.name == "kubectl" else ["--version"]
     try:
         answer = subprocess.run(
@@ -173,15 +180,16 @@ def version_of(binary: Path) -> str | None:
             return str(json.loads(answer)["clientVersion"]["gitVersion"])
     except (OSError, subprocess.SubprocessError, ValueError, KeyError):
         return None
-    told = re.search(r"v?\d+\.\d+\.\d+\S*", answer)
-    return told[0] if told else None
+    match = re.search(r"v?\d+\.\d+\.\d+\S*", answer)
+    return match[0] if match else None
 
 
-def _recent(binary: Path) -> bool:
-    told = version_of(binary)
+def _is_recent(binary: Path) -> bool:
+    """Return True if the binary's version is supported."""
+    version = version_of(binary)
     if binary.name == "etcd":
-        return told is not None
-    numbers = re.match(r"v1\.(\d+)\.", told or "")
+        return version is not None
+    numbers = re.match(r"v1\.(\d+)\.", version or "")
     return numbers is not None and int(numbers[1]) >= OLDEST_MINOR
 
 
@@ -192,9 +200,9 @@ def build(
     recipe: Recipe | None = None,
 ) -> Binaries:
     """
-    Build what the cache lacks, unless the binaries are already somewhere.
+    Build what the cache lacks, unless all binaries already exist somewhere.
 
-    Each binary is renamed into place when it is whole, so an interrupted build keeps what it
+    Each binary is renamed into place when it is complete, so an interrupted build keeps what it
     finished and never leaves half a file; a second builder waits for the first.
     """
     environ = os.environ if environ is None else environ
@@ -214,23 +222,24 @@ def build(
         )
     folder = built_folder(recipe, environ)
     folder.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_name(f"{folder.name}.lock")):
+    with _exclusive(folder.with_name(f"{folder.name}.lock")):
         for number, command in enumerate(commands, start=1):
             label = f"[{number}/{len(commands)}] {command} {recipe.version}"
             if _missing(folder, [command]):
                 _build_one(go, recipe, command, folder, label, environ)
             else:
-                _say(f"{label}: already built")
+                _print(f"{label}: already built")
     return Binaries("cache", {command: folder / command for command in commands})
 
 
 @contextlib.contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _exclusive(lock: Path) -> Iterator[None]:
+    """Hold the lock; waits for another build."""
     with lock.open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("another build is under way; waiting for it")
+            _print("another build is under way; waiting for it")
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -240,8 +249,8 @@ def _build_one(
 ) -> None:
     started = time.monotonic()
     # Inside the cache, because a rename is only atomic within one file system.
-    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as workshop:
-        target, log = Path(workshop, command), Path(workshop, "log")
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder) as build_folder:
+        target, log = Path(build_folder, command), Path(build_folder, "log")
         arguments = [go, "build", "-trimpath", "-ldflags", recipe.ldflags]
         arguments += ["-o", str(target), COMMANDS[command]]
         # GOWORK: a workspace file above the checkout would replace the recipe's versions.
@@ -256,25 +265,25 @@ def _build_one(
                 process.kill()
                 process.wait()
         if process.returncode:
-            complaint = log.read_text(errors="replace").strip().splitlines()[-15:]
-            _say("\n".join(complaint))
+            last_lines = log.read_text(errors="replace").strip().splitlines()[-15:]
+            _print("\n".join(last_lines))
             raise RigError(f"{label}: go build failed (exit {process.returncode}), see above")
         size = target.stat().st_size / 1e6
         target.replace(folder / command)
-    _say(f"{label}: built in {time.monotonic() - started:.0f} s, {size:.0f} MB")
+    _print(f"{label}: built in {time.monotonic() - started:.0f} s, {size:.0f} MB")
 
 
 def _wait(process: subprocess.Popen[bytes], label: str, started: float) -> None:
-    _say(f"{label}: building")
+    _print(f"{label}: building")
     while True:
         try:
             process.wait(HEARTBEAT)
             return
         except subprocess.TimeoutExpired:
-            _say(f"{label}: {time.monotonic() - started:.0f} s so far")
+            _print(f"{label}: {time.monotonic() - started:.0f} s so far")
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -288,7 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         binaries = (build if options.action == "build" else find)(commands)
     except RigError as error:
-        _say(f"rig: {error}")
+        _print(f"rig: {error}")
         return 2
     folders = sorted({str(path.parent) for path in binaries.paths.values()})
     print("\n".join(folders))

@@ -1,0 +1,3 @@
+"""
+The public address: planes, the exchange, credentials and pod streams behind one port.
+"""

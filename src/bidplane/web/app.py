@@ -1,21 +1,24 @@
 """
-The one public address: what is served where.
+The routes of the one public address.
 
     /planes/NAME/…                    the agents' and the owner's Kubernetes APIs
     /api, /apis, /version, …          the same, for pods: their token says which plane is theirs
     /exchange/v1/…                    prices, wallets, rounds: passed on to the exchange
     /bidplane/v1/agents/NAME/kubeconfig  a fresh credential (POST, owners)
     /bidplane/v1/planes/…             the life of planes (owners)
-    /healthz
+
+In front of it, `runtime/supervision/probes.py` answers /healthz, /readyz and /metrics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from bidplane.web.asgi import App, Receive, Scope, Send, answer, answer_status, bearer
+from bidplane.http.asgi import App, Receive, Scope, Send
+from bidplane.http.replies import refuse
+from bidplane.http.request import bearer_of
 
-_AT_THE_ROOT = frozenset({"api", "apis", "version", "openapi"})
+_ROOT_PATHS = frozenset({"api", "apis", "version", "openapi"})
 
 
 class WebApp:
@@ -34,23 +37,21 @@ class WebApp:
         self._plane_of = plane_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request at the part that its path names."""
         if scope["type"] != "http":
             return
         path: str = scope["path"]
-        if path in ("/healthz", "/livez", "/readyz"):
-            await answer(send, 200, b"ok", "text/plain")
-            return
         if self._life is not None and path.startswith("/bidplane/v1/planes"):
             await self._life(scope, receive, send)
             return
         first = path.lstrip("/").partition("/")[0]
-        if first in _AT_THE_ROOT and (plane := self._plane_of(bearer(scope))):
-            # Clients in a pod know a host and a port, and look there. The plane checks the token.
-            await self._planes(_below(f"/planes/{plane}", scope), receive, send)
+        if first in _ROOT_PATHS and (plane := self._plane_of(bearer_of(scope))):
+            # Clients in a pod know only a host and a port. The plane checks the token.
+            await self._planes(_with_prefix(f"/planes/{plane}", scope), receive, send)
             return
         route = self._routes.get(first)
         if route is None:
-            await answer_status(
+            await refuse(
                 send,
                 404,
                 "NotFound",
@@ -60,7 +61,7 @@ class WebApp:
         await route(scope, receive, send)
 
 
-def _below(prefix: str, scope: Scope) -> Scope:
+def _with_prefix(prefix: str, scope: Scope) -> Scope:
     moved = {**scope, "path": prefix + scope["path"]}
     if scope.get("raw_path") is not None:
         moved["raw_path"] = prefix.encode() + scope["raw_path"]

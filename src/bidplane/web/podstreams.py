@@ -1,41 +1,36 @@
 """
-`kubectl logs`, `exec`, `attach`, `port-forward`: from the plane that was asked, to the node.
+Pod streams: `kubectl logs`, `exec`, `attach`, `port-forward`, from a plane to the pod's node.
 
-A pod in an agent's plane is another pod on the host; the host's pod names its node, and
-the node says where its server is. What the two say to each other after an upgrade is
-passed on as it is: whether it is SPDY or a WebSocket, only they need to know.
+A pod in an agent's plane is another pod on the host; the host pod names its node, and the node has
+the address of its server. After an upgrade the bytes are passed on unchanged: only the two ends
+need to know whether they are SPDY or a WebSocket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from urllib.parse import quote, urlencode
 
-import httpcore2
-import httpx2
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import NODE, POD
-from bidplane.core.translation import host_name
+from bidplane.core.hosting.translation import host_name
 from bidplane.errors import ApiError, NotFound, Unavailable
-from bidplane.kube.client import Client, Object
-from bidplane.runtime.connection import Upgrade
-from bidplane.runtime.credentials import HOST_PLANE
-from bidplane.web.forwarded import Ends, pool_through
-from bidplane.wire.remotecommand import PORT_FORWARD
+from bidplane.http.client.caller import AnswerStream, HttpCaller, NoAnswer, trust
+from bidplane.http.client.forwarded import call_forwarded
+from bidplane.http.client.upgraded import Streams, open_upgraded
+from bidplane.http.extensions import Upgrade
+from bidplane.kube.client import KubeClient, Object
+from bidplane.runtime.identity.credentials import HOST_PLANE
+from bidplane.wire.streams.remotecommand import PORT_FORWARD
 
-_CONNECT_SECONDS = 10.0
-_LARGEST_HEAD = 64 << 10
-_LARGEST_REFUSAL = 16 << 10
 _CHUNK = 64 << 10
-# What of a request to switch protocols is the node's business.
-_PASSED = (
+# The headers of an upgrade that the node needs.
+_FORWARDED_HEADERS = (
     b"sec-websocket-key",
     b"sec-websocket-version",
     b"sec-websocket-protocol",
@@ -52,28 +47,28 @@ _HOP_BY_HOP = (
     b"transfer-encoding",
     b"upgrade",
 )
-# What is said to the plane is not said to a pod: least of all who asks.
+# Headers for the plane that a pod must not see, credentials above all.
 _NOT_FOR_PODS = (*_HOP_BY_HOP, b"host", b"authorization", b"cookie", b"content-length", b"expect")
 
 
-class Passed(msgspec.Struct, frozen=True):
-    """An answer that is passed on."""
+class RelayedResponse(msgspec.Struct, frozen=True):
+    """A response of a pod that is passed on."""
 
     code: int
     headers: list[tuple[bytes, bytes]]
     body: AsyncIterator[bytes]
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """Where a pod's node listens, and what the pod is called there."""
+class PodEndpoint(msgspec.Struct, frozen=True):
+    """The address of a pod's node, and the pod's name on the host."""
 
     address: str
     port: int
     namespace: str
     name: str
 
-    def path(self, what: str, container: str = "") -> str:
-        parts = [what, self.namespace, self.name, *([container] if container else [])]
+    def path(self, endpoint: str, container: str = "") -> str:
+        parts = [endpoint, self.namespace, self.name, *([container] if container else [])]
         return "/" + "/".join(quote(part, "") for part in parts)
 
     @property
@@ -84,45 +79,38 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 class NodeStreams:
     def __init__(
-        self, host: Callable[[], Client], *, token: Callable[[], str], ca_file: str
+        self, host: Callable[[], KubeClient], *, token: Callable[[], str], ca_file: str
     ) -> None:
         self._host = host
         self._token = token
-        self._tls = ssl.create_default_context(cafile=ca_file)
-        self._http = httpx2.AsyncClient(
-            verify=self._tls,
-            timeout=httpx2.Timeout(_CONNECT_SECONDS, read=None),
-            # Whoever follows keeps a connection.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=20),
-            headers={"Accept-Encoding": "identity"},
-            trust_env=False,
+        self._trust = trust(ca_file=ca_file)
+        self._http = HttpCaller(
+            trust=self._trust, token=token, headers={"Accept-Encoding": "identity"}
         )
 
     async def logs(
         self, plane: str, pod: Object, container: str, params: Sequence[tuple[str, str]]
     ) -> AsyncIterator[bytes]:
-        at = await self._find(plane, pod)
-        request = self._http.build_request(
-            "GET",
-            f"https://{at.host}{at.path('containerLogs', container)}",
-            params=list(params),
-            headers={"Authorization": f"Bearer {self._token()}"},
-        )
+        at = await self._find_endpoint(plane, pod)
         try:
-            response = await self._http.send(request, stream=True)
-            if response.status_code == 200:
-                return _chunks(response)
-            message = (await response.aread()).decode(errors="replace")
-        except httpx2.TransportError as error:
+            log = await self._http.open(
+                "GET",
+                f"https://{at.host}{at.path('containerLogs', container)}",
+                params=list(params),
+            )
+            if log.code == 200:
+                return _chunks(log)
+            message = (await log.read()).decode(errors="replace")
+        except NoAnswer as error:
             raise _no_answer() from error
-        await response.aclose()
-        raise ApiError(message, code=response.status_code, reason="BadRequest")
+        await log.close()
+        raise ApiError(message, code=log.code, reason="BadRequest")
 
     async def tunnel(
         self,
         plane: str,
         pod: Object,
-        what: str,
+        endpoint: str,
         container: str,
         params: Sequence[tuple[str, str]],
         upgrade: Upgrade,
@@ -133,15 +121,15 @@ class NodeStreams:
 
         Raises `ApiError`, with the client's connection untouched, when the node refuses.
         """
-        at = await self._find(plane, pod)
-        wanted = [(name, value) for name, value in headers if name in _PASSED]
+        at = await self._find_endpoint(plane, pod)
+        forwarded = [(name, value) for name, value in headers if name in _FORWARDED_HEADERS]
         query = urlencode(params)
-        target = at.path(what, container) + (f"?{query}" if query else "")
-        head, (reader, writer) = await self._switched(at, target, upgrade.protocol, wanted)
+        target = at.path(endpoint, container) + (f"?{query}" if query else "")
+        head, (reader, writer) = await self._open_upgraded(at, target, upgrade.protocol, forwarded)
         try:
             theirs, ours = upgrade.take()
             ours.write(head)
-            await _join((theirs, ours), (reader, writer))
+            await _relay((theirs, ours), (reader, writer))
         finally:
             writer.close()
 
@@ -154,95 +142,46 @@ class NodeStreams:
         target: str,
         headers: Sequence[tuple[bytes, bytes]],
         body: bytes,
-    ) -> Passed:
-        """What a port of a pod answers to one HTTP request; raises `Unavailable`."""
-        at = await self._find(plane, pod)
+    ) -> RelayedResponse:
+        """Return the response of a port of a pod to one HTTP request; raise `Unavailable`."""
+        at = await self._find_endpoint(plane, pod)
 
-        async def connect() -> Ends:
+        async def connect() -> Streams:
             version = [(b"x-stream-protocol-version", PORT_FORWARD.encode())]
             path = at.path("portForward")
-            return (await self._switched(at, path, "SPDY/3.1", version))[1]
+            return (await self._open_upgraded(at, path, "SPDY/3.1", version))[1]
 
-        pool = pool_through(connect)
         name = pod["metadata"]["name"].encode()
-        kept = [(key, value) for key, value in headers if key not in _NOT_FOR_PODS]
+        pod_headers = [(key, value) for key, value in headers if key not in _NOT_FOR_PODS]
         try:
-            response = await pool.handle_async_request(
-                httpcore2.Request(
-                    method,
-                    httpcore2.URL(
-                        scheme=b"http", host=name, port=port, target=target.encode("latin-1")
-                    ),
-                    headers=[
-                        (b"host", name + b":%d" % port),
-                        *kept,
-                        *([(b"content-length", b"%d" % len(body))] if body else []),
-                    ],
-                    content=body,
-                    extensions={"timeout": {"connect": _CONNECT_SECONDS}},
-                )
-            )
-        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as why:
-            await pool.aclose()
-            raise Unavailable(f"error trying to reach service: {why}") from why
-        except ApiError:
-            await pool.aclose()
-            raise
-        shown = [(key.lower(), value) for key, value in response.headers]
-        return Passed(
-            response.status,
-            [(key, value) for key, value in shown if key not in _HOP_BY_HOP],
-            _body(pool, response),
-        )
+            answer = await call_forwarded(connect, method, name, port, target, pod_headers, body)
+        except NoAnswer as error:
+            raise Unavailable(f"error trying to reach service: {error}") from error
+        kept_headers = [(key, value) for key, value in answer.headers if key not in _HOP_BY_HOP]
+        return RelayedResponse(answer.code, kept_headers, answer.body)
 
-    async def _switched(
-        self, at: Endpoint, target: str, protocol: str, headers: Sequence[tuple[bytes, bytes]]
-    ) -> tuple[bytes, Ends]:
-        """A connection to a node that speaks `protocol` now, and how the node said so."""
-        try:
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                reader, writer = await asyncio.open_connection(
-                    at.address, at.port, ssl=self._tls, limit=_LARGEST_HEAD
-                )
-        except (OSError, TimeoutError) as error:
-            raise _no_answer() from error
-        try:
-            writer.write(self._request(target, at.host, protocol, headers))
-            async with asyncio.timeout(_CONNECT_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
-                answer = _Head(head)
-                if answer.code == 101:
-                    return head, (reader, writer)
-                message = await _refusal(reader, answer.length)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, _NoHttp) as error:
-            writer.close()
-            raise _no_answer() from error
-        except asyncio.LimitOverrunError as error:
-            writer.close()
-            raise _no_answer() from error
-        writer.close()
-        raise ApiError(message, code=answer.code, reason="BadRequest")
-
-    def _request(
-        self, target: str, host: str, protocol: str, headers: Sequence[tuple[bytes, bytes]]
-    ) -> bytes:
-        method = "GET" if protocol == "websocket" else "POST"
-        lines = [
-            f"{method} {target} HTTP/1.1".encode(),
-            f"Host: {host}".encode(),
-            f"Authorization: Bearer {self._token()}".encode(),
-            b"Connection: Upgrade",
-            b"Upgrade: " + protocol.encode("latin-1"),
-            *([b"Content-Length: 0"] if method == "POST" else []),
-            *(name + b": " + value for name, value in headers),
+    async def _open_upgraded(
+        self, at: PodEndpoint, target: str, protocol: str, headers: Sequence[tuple[bytes, bytes]]
+    ) -> tuple[bytes, Streams]:
+        """
+        Return a connection to a node that has switched to `protocol`, and the head of its answer.
+        """
+        own = [
+            (b"Host", at.host.encode()),
+            (b"Authorization", f"Bearer {self._token()}".encode()),
         ]
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+        try:
+            return await open_upgraded(
+                at.address, at.port, target, protocol, trust=self._trust, headers=[*own, *headers]
+            )
+        except NoAnswer as error:
+            raise _no_answer() from error
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
 
-    async def _find(self, plane: str, pod: Object) -> Endpoint:
-        host_pod = pod if plane == HOST_PLANE else await self._on_host(plane, pod)
+    async def _find_endpoint(self, plane: str, pod: Object) -> PodEndpoint:
+        host_pod = pod if plane == HOST_PLANE else await self._host_pod(plane, pod)
         if not host_pod["spec"].get("nodeName"):
             raise _does_not_run(host_pod)
         node = await self._host().get(NODE, host_pod["spec"]["nodeName"])
@@ -255,76 +194,26 @@ class NodeStreams:
             name = node["metadata"]["name"]
             raise Unavailable(f'node "{name}" serves neither logs nor exec: it has no endpoint')
         metadata = host_pod["metadata"]
-        return Endpoint(address, port, metadata["namespace"], metadata["name"])
+        return PodEndpoint(address, port, metadata["namespace"], metadata["name"])
 
-    async def _on_host(self, plane: str, pod: Object) -> Object:
+    async def _host_pod(self, plane: str, pod: Object) -> Object:
         metadata = pod["metadata"]
         name = host_name(metadata["namespace"], metadata["name"])
         try:
-            found = await self._host().get(POD, name, host_namespace(plane))
+            host_pod = await self._host().get(POD, name, host_namespace(plane))
         except NotFound:
             raise _does_not_run(pod) from None
-        annotations = found["metadata"].get("annotations") or {}
+        annotations = host_pod["metadata"].get("annotations") or {}
         if annotations.get(labels.PLANE_UID) != metadata["uid"]:
-            raise _does_not_run(pod)  # what is there is its predecessor, leaving
-        return found
+            raise _does_not_run(pod)  # the host pod is its predecessor, on its way out
+        return host_pod
 
 
-class _NoHttp(Exception):
-    """What answered is no HTTP server."""
-
-
-class _Head:
-    """The status line of an answer, and how long its body is if it says so."""
-
-    def __init__(self, raw: bytes) -> None:
-        first, *lines = raw.split(b"\r\n")
-        status = _STATUS.match(first)
-        if status is None:
-            raise _NoHttp
-        self.code = int(status[1])
-        headers = {key.strip().lower(): value.strip() for key, _, value in map(_parted, lines)}
-        length = headers.get(b"content-length", b"")
-        self.length = int(length) if length.isdigit() else None
-
-
-_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: |$)")
-
-
-def _parted(line: bytes) -> tuple[bytes, bytes, bytes]:
-    return line.partition(b":")
-
-
-async def _refusal(reader: asyncio.StreamReader, length: int | None) -> str:
-    """The body of a refusal; without a length it is in chunks, of which the first will do."""
-    if length is not None:
-        body = await reader.readexactly(min(length, _LARGEST_REFUSAL))
-    else:
-        line = (await reader.readuntil(b"\r\n")).strip()
-        if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", line):
-            raise _NoHttp
-        size = int(line, 16)
-        body = await reader.readexactly(min(size, _LARGEST_REFUSAL))
-    return body.decode(errors="replace").strip()
-
-
-async def _body(
-    pool: httpcore2.AsyncConnectionPool, response: httpcore2.Response
-) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in response.aiter_stream():
-            yield chunk
-    except httpcore2.NetworkError:
-        return  # the pod went away; what it said has been passed on
-    finally:
-        await pool.aclose()
-
-
-async def _join(one: Ends, other: Ends) -> None:
-    """Pass on what each says until one hangs up; then the other hears all, and the end."""
+async def _relay(client: Streams, node: Streams) -> None:
+    """Pass bytes in both directions until one end closes; then close the other."""
     tasks = [
-        asyncio.create_task(_copy(one[0], other[1])),
-        asyncio.create_task(_copy(other[0], one[1])),
+        asyncio.create_task(_copy(client[0], node[1])),
+        asyncio.create_task(_copy(node[0], client[1])),
     ]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -332,7 +221,7 @@ async def _join(one: Ends, other: Ends) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for _, writer in (one, other):
+        for _, writer in (client, node):
             writer.close()
 
 
@@ -352,11 +241,11 @@ def _does_not_run(pod: Object) -> ApiError:
     return ApiError(f'pod "{name}" does not run on a node', code=400, reason="BadRequest")
 
 
-async def _chunks(response: httpx2.Response) -> AsyncIterator[bytes]:
+async def _chunks(log: AnswerStream) -> AsyncIterator[bytes]:
     try:
-        async for chunk in response.aiter_raw():
+        async for chunk in log.chunks():
             yield chunk
-    except httpx2.TransportError:
-        return  # the node went away; what was printed has been passed on
+    except NoAnswer:
+        return  # the node is gone; its output so far was passed on
     finally:
-        await response.aclose()
+        await log.close()

@@ -29,7 +29,7 @@ _EVERY = re.compile(r"(?:[0-9]+[hms])+")
 _LONGEST_DAYS = 5 * 366  # a schedule with no time in five years has none
 
 
-class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+class CronSchedule(msgspec.Struct, frozen=True, kw_only=True):
     minutes: frozenset[int] = frozenset()
     hours: frozenset[int] = frozenset()
     days: frozenset[int] = frozenset()
@@ -39,7 +39,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     every_seconds: int = 0
 
     def after(self, moment: float, zone: str = "UTC") -> float | None:
-        """The first time later than `moment`; None when there is none."""
+        """Return the first time later than `moment`; None if there is none."""
         if self.every_seconds:
             return float(int(moment) + self.every_seconds)
         tz = ZoneInfo(zone)
@@ -68,16 +68,16 @@ def _at(wall: datetime, tz: ZoneInfo) -> datetime:
     return datetime.fromtimestamp(wall.timestamp(), tz)
 
 
-def parse(text: str) -> Schedule:
-    """`ValueError` says what is wrong."""
+def parse(text: str) -> CronSchedule:
+    """Parse a schedule; raises `ValueError`."""
     text = text.strip()
     if text.startswith("@every "):
-        return Schedule(every_seconds=_duration(text.removeprefix("@every ").strip()))
+        return CronSchedule(every_seconds=_duration(text.removeprefix("@every ").strip()))
     fields = _NAMED.get(text, text).split()
     if len(fields) != 5:
         raise ValueError(f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     minutes, hours, days, months, weekdays = fields
-    return Schedule(
+    return CronSchedule(
         minutes=_field(minutes, 0, 59),
         hours=_field(hours, 0, 23),
         days=_field(days, 1, 31),
@@ -90,15 +90,15 @@ def parse(text: str) -> Schedule:
 def _duration(text: str) -> int:
     if not _EVERY.fullmatch(text):
         raise ValueError(f"{text!r} is no duration: write it like 1h30m")
-    found = re.findall(r"([0-9]+)([hms])", text)
-    total = sum(int(number) * _UNITS[unit] for number, unit in found)
+    parts = re.findall(r"([0-9]+)([hms])", text)
+    total = sum(int(number) * _UNITS[unit] for number, unit in parts)
     if not total:
-        raise ValueError("the duration must be more than nothing")
+        raise ValueError("the duration must be longer than 0")
     return total
 
 
 def _field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> frozenset[int]:
-    found: set[int] = set()
+    numbers: set[int] = set()
     for part in text.split(","):
         span, _, step = part.partition("/")
         if span in ("*", "?"):
@@ -112,8 +112,8 @@ def _field(text: str, low: int, high: int, names: tuple[str, ...] = ()) -> froze
         every = int(step) if step.isdecimal() else (0 if step else 1)
         if not every:
             raise ValueError(f"{part!r}: the step must be a number above 0")
-        found.update(range(first, last + 1, every))
-    return frozenset(found)
+        numbers.update(range(first, last + 1, every))
+    return frozenset(numbers)
 
 
 def _number(text: str, low: int, names: tuple[str, ...]) -> int:

@@ -1,4 +1,4 @@
-"""Discovery: which groups, versions and resources a plane has, in the old form and the new."""
+"""Discovery: the groups, versions and resources of a plane, in the old and the aggregated form."""
 
 from __future__ import annotations
 
@@ -13,26 +13,31 @@ _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
 def version_order(version: str) -> tuple[Any, ...]:
-    """Sorts versions as Kubernetes prefers them: v2, v1, v1beta1, v1alpha1, then others."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
+    """Return a sort key in Kubernetes' order: v2, v1, v1beta1, v1alpha1, then others."""
+    match = _VERSION.fullmatch(version)
+    if match is None:
         return (1, version)
-    stage = {None: 0, "beta": 1, "alpha": 2}[found[2]]
-    return (0, stage, -int(found[1]), -int(found[3] or 0))
+    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return (0, stage, -int(match[1]), -int(match[3] or 0))
 
 
 Groups = dict[str, dict[str, list[Resource]]]
 
 
 def groups(resources: Iterable[Resource]) -> Groups:
-    """Resources by group and version, groups and versions in order of preference."""
-    found: Groups = {}
+    """Return resources by group and version, both in order of preference."""
+    resources_by_group: Groups = {}
     for resource in resources:
-        found.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
+        resources_by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(
+            resource
+        )
     builtin = {name: at for at, name in enumerate(group_order())}
-    names = sorted(found, key=lambda name: (builtin.get(name, len(builtin)), name))
+    names = sorted(resources_by_group, key=lambda name: (builtin.get(name, len(builtin)), name))
     return {
-        name: {version: found[name][version] for version in sorted(found[name], key=version_order)}
+        name: {
+            version: resources_by_group[name][version]
+            for version in sorted(resources_by_group[name], key=version_order)
+        }
         for name in names
     }
 
@@ -42,13 +47,13 @@ def api_versions(address: str) -> dict[str, Any]:
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": cidrs}
 
 
-def group_list(found: Groups) -> dict[str, Any]:
-    listed = [_group(name, versions) for name, versions in found.items() if name]
+def group_list(served: Groups) -> dict[str, Any]:
+    listed = [_group(name, versions) for name, versions in served.items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
-def group(name: str, found: Groups) -> dict[str, Any]:
-    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, found[name])}
+def group(name: str, served: Groups) -> dict[str, Any]:
+    return {"kind": "APIGroup", "apiVersion": "v1", **_group(name, served[name])}
 
 
 def _group(name: str, versions: Iterable[str]) -> dict[str, Any]:
@@ -94,8 +99,8 @@ def _subresources(resource: Resource) -> Iterator[dict[str, Any]]:
         }
 
 
-def aggregated(found: Groups, *, core: bool) -> dict[str, Any]:
-    """`/api` (core) or `/apis` (the rest) as one document."""
+def aggregated(served: Groups, *, core: bool) -> dict[str, Any]:
+    """Return the aggregated discovery of `/api` (core) or `/apis` (the other groups)."""
     items = [
         {
             "metadata": {"name": name, "creationTimestamp": None} if name else {},
@@ -108,7 +113,7 @@ def aggregated(found: Groups, *, core: bool) -> dict[str, Any]:
                 for version, resources in versions.items()
             ],
         }
-        for name, versions in found.items()
+        for name, versions in served.items()
         if bool(name) != core
     ]
     return {
@@ -144,7 +149,7 @@ def _aggregated(resource: Resource) -> dict[str, Any]:
 
 
 def _kind(resource: Resource, group: str, version: str, kind: str) -> dict[str, str]:
-    """Upstream leaves out what a built-in's path says already."""
+    """Return the kind; upstream leaves out what the path of a built-in kind implies."""
     if not resource.custom and (group, version) == (resource.group, resource.version):
         group = version = ""
     return {"group": group, "version": version, "kind": kind}

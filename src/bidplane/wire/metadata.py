@@ -1,4 +1,4 @@
-"""The part every object has: what may be in it, and what only the server sets."""
+"""Object metadata: its validation, and the fields that only the server sets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bidplane.wire.status import Cause
 
 ANNOTATIONS_LIMIT = 256 * 1024  # bytes, all together
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp")
-# Set by the server; what a client sends is replaced by what is there.
+# Set by the server; the stored value replaces the one a client sends.
 _SERVERS = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 _STANDARD_FINALIZERS = ("kubernetes", "orphan", "foregroundDeletion")
 GENERATED_LENGTH = 5
@@ -27,82 +27,83 @@ def generated_name(base: str, suffix: str) -> str:
 def problems(
     obj: Mapping[str, Any], *, namespaced: bool, name_rule: NameRule, custom: bool = False
 ) -> list[Cause]:
-    """What is wrong with an object's metadata; built-in kinds are stricter with finalizers."""
-    meta, found = obj["metadata"], []
+    """Return the errors in an object's metadata; built-in kinds are stricter with finalizers."""
+    meta, causes = obj["metadata"], []
     name = meta.get("name", "")
     if not name:
-        said = "Required value: name or generateName is required"
-        found.append(Cause(said, "metadata.name", "FieldValueRequired"))
+        required = "Required value: name or generateName is required"
+        causes.append(Cause(required, "metadata.name", "FieldValueRequired"))
     else:
-        found += [
-            Cause(f'Invalid value: "{name}": {words}', "metadata.name") for words in name_rule(name)
+        causes += [
+            Cause(f'Invalid value: "{name}": {problem}', "metadata.name")
+            for problem in name_rule(name)
         ]
     if namespaced and not meta.get("namespace"):
-        found.append(Cause("Required value", "metadata.namespace", "FieldValueRequired"))
+        causes.append(Cause("Required value", "metadata.namespace", "FieldValueRequired"))
     for key, value in (meta.get("labels") or {}).items():
-        found += [
-            Cause(f'Invalid value: "{key}": {words}', "metadata.labels")
-            for words in names.qualified_problems(key)
+        causes += [
+            Cause(f'Invalid value: "{key}": {problem}', "metadata.labels")
+            for problem in names.qualified_problems(key)
         ]
-        found += [
-            Cause(f'Invalid value: "{value}": {words}', "metadata.labels")
-            for words in names.value_problems(str(value))
+        causes += [
+            Cause(f'Invalid value: "{value}": {problem}', "metadata.labels")
+            for problem in names.value_problems(str(value))
         ]
-    found += _annotations(meta.get("annotations") or {})
+    causes += _annotations(meta.get("annotations") or {})
     for at, finalizer in enumerate(meta.get("finalizers") or ()):
-        found += [
-            Cause(f'Invalid value: "{finalizer}": {words}', f"metadata.finalizers[{at}]")
-            for words in names.qualified_problems(finalizer)
+        causes += [
+            Cause(f'Invalid value: "{finalizer}": {problem}', f"metadata.finalizers[{at}]")
+            for problem in names.qualified_problems(finalizer)
         ]
         if not custom and "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
-            words = "name is neither a standard finalizer name nor is it fully qualified"
-            said = f'Invalid value: "{finalizer}": {words}'
-            found.append(Cause(said, f"metadata.finalizers[{at}]"))
-    return found + _owners(meta.get("ownerReferences") or ())
+            rule = "name is neither a standard finalizer name nor is it fully qualified"
+            message = f'Invalid value: "{finalizer}": {rule}'
+            causes.append(Cause(message, f"metadata.finalizers[{at}]"))
+    return causes + _owners(meta.get("ownerReferences") or ())
 
 
 def _annotations(annotations: Mapping[str, str]) -> list[Cause]:
-    found, size = [], 0
+    causes, size = [], 0
     for key, value in annotations.items():
         size += len(key) + len(value)
         # Annotation keys are label keys, whose prefix may have capitals.
-        found += [
-            Cause(f'Invalid value: "{key}": {words}', "metadata.annotations")
-            for words in names.qualified_problems(key.lower())
+        causes += [
+            Cause(f'Invalid value: "{key}": {problem}', "metadata.annotations")
+            for problem in names.qualified_problems(key.lower())
         ]
     if size > ANNOTATIONS_LIMIT:
-        words = f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
-        found.append(Cause(words, "metadata.annotations", "FieldValueTooLong"))
-    return found
+        message = f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"
+        causes.append(Cause(message, "metadata.annotations", "FieldValueTooLong"))
+    return causes
 
 
 def _owners(owners: Any) -> list[Cause]:
-    found, controllers = [], 0
+    causes, controllers = [], 0
     for at, owner in enumerate(owners):
         for field in ("apiVersion", "kind", "name", "uid"):
             if not owner.get(field):
                 path = f"metadata.ownerReferences[{at}].{field}"
-                words = 'Invalid value: "": must not be empty'
-                found.append(Cause(words, path))
+                message = 'Invalid value: "": must not be empty'
+                causes.append(Cause(message, path))
         controllers += bool(owner.get("controller"))
     if controllers > 1:
-        words = (
+        message = (
             "Invalid value: Only one reference can have Controller set to true."
             f" Found {controllers}"
         )
-        found.append(Cause(words, "metadata.ownerReferences"))
-    return found
+        causes.append(Cause(message, "metadata.ownerReferences"))
+    return causes
 
 
 def carry_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    """Keep what only the server sets, and say which fixed parts the client tried to change."""
+    """Copy server-set fields from `old`; return a cause for each immutable field changed."""
     meta, before = new["metadata"], old["metadata"]
-    found = []
+    causes = []
     for field in _IMMUTABLE:
         sent = meta.get(field)
         if sent not in (None, "", before.get(field)):
-            words = f'Invalid value: "{sent}": field is immutable'
-            found.append(Cause(words, f"metadata.{field}"))
+            message = f'Invalid value: "{sent}": field is immutable'
+            causes.append(Cause(message, f"metadata.{field}"))
     for field in (*_SERVERS, "name", "namespace", "generateName", "generation"):
         if field in before:
             meta[field] = before[field]
@@ -111,9 +112,9 @@ def carry_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[Cause]:
     added = set(meta.get("finalizers") or ()) - set(before.get("finalizers") or ())
     if before.get("deletionTimestamp") and added:
         listed = ", ".join(f'"{name}"' for name in sorted(added))
-        words = (
+        message = (
             "Forbidden: no new finalizers can be added if the object is being deleted,"
             f" found new finalizers []string{{{listed}}}"
         )
-        found.append(Cause(words, "metadata.finalizers", "FieldValueForbidden"))
-    return found
+        causes.append(Cause(message, "metadata.finalizers", "FieldValueForbidden"))
+    return causes

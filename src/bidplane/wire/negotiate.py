@@ -1,8 +1,8 @@
 """
-Which form of an answer a client asked for, by its Accept header.
+The form of response that a client requests by its Accept header.
 
-JSON is the only encoding that goes out. A client that lists protobuf first lists JSON too; one
-that lists nothing we have is told so (406).
+JSON is the only encoding we send. A client that lists protobuf first lists JSON too; one that
+accepts no form we have gets a 406.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Media(msgspec.Struct, frozen=True):
 @functools.lru_cache(maxsize=256)
 def accepted(header: str) -> tuple[Media, ...]:
     """The entries of an Accept header, in order."""
-    found = []
+    media = []
     for entry in header.split(","):
         type_, *parts = [part.strip() for part in entry.split(";")]
         options = dict(part.partition("=")[::2] for part in parts)
-        found.append(
+        media.append(
             Media(
                 type_.lower() or "*/*",
                 options.get("as", ""),
@@ -44,12 +44,12 @@ def accepted(header: str) -> tuple[Media, ...]:
                 options.get("stream", ""),
             )
         )
-    return tuple(found)
+    return tuple(media)
 
 
 @functools.lru_cache(maxsize=256)
 def form(header: str) -> str:
-    """The form objects are asked for in: plain, a Table, or metadata only."""
+    """Return the requested form of objects: plain, a Table, or metadata only."""
     for media in accepted(header):
         if media.type not in _WILD:
             continue
@@ -65,7 +65,7 @@ def form(header: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def aggregated(header: str) -> bool:
-    """Whether discovery was asked for as one document, and in a version we have."""
+    """Return true if the header requests aggregated discovery, in a version we serve."""
     for media in accepted(header):
         if media.type not in _WILD:
             continue

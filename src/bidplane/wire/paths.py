@@ -1,4 +1,4 @@
-"""From the path of a request to what it is about."""
+"""Parsing of request paths into group, version, namespace, resource and name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import msgspec
 
 
-class Target(msgspec.Struct, frozen=True):
-    """`/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME/SUBRESOURCE`, taken apart."""
+class RequestTarget(msgspec.Struct, frozen=True):
+    """`/apis/GROUP/VERSION/namespaces/NAMESPACE/PLURAL/NAME/SUBRESOURCE`, parsed."""
 
     group: str
     version: str
@@ -19,7 +19,7 @@ class Target(msgspec.Struct, frozen=True):
     rest: str = ""  # what follows the subresource (pods/proxy/…)
 
 
-def target(path: str) -> Target | None:
+def target(path: str) -> RequestTarget | None:
     """The resource a path names, or None (discovery, OpenAPI, health)."""
     parts = path.strip("/").split("/")
     if "%" in path:
@@ -37,6 +37,6 @@ def target(path: str) -> Target | None:
     if not all(parts[:2]):
         return None
     plural, name, subresource, *rest = [*parts, "", "", ""][: max(3, len(parts))]
-    return Target(
+    return RequestTarget(
         group, version, plural, namespace, name, subresource, "/".join(filter(None, rest))
     )

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from bidplane.wire import data
+from bidplane.wire import depth as levels
 
 MAGIC = b"k8s\x00"
 # Deeper than any schema people write; shallow enough for Python's own stack.
@@ -33,7 +34,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class ProtobufError(ValueError):
-    """The body is not a message of a kind we know; the message says where it stops making sense."""
+    """A body that is no message of a known kind; the message names the invalid part."""
 
 
 class Field(msgspec.Struct, frozen=True, rename="camel"):
@@ -44,7 +45,7 @@ class Field(msgspec.Struct, frozen=True, rename="camel"):
     drop_zero: bool = False
 
 
-class Message(msgspec.Struct, frozen=True):
+class MessageType(msgspec.Struct, frozen=True):
     fields: dict[int, Field]
     special: str | None = None
 
@@ -54,8 +55,8 @@ _Wire = dict[int, list[int | bytes]]
 
 
 @functools.cache
-def _message(name: str) -> Message:
-    return msgspec.convert(data.protobuf()["messages"][name], Message, strict=False)
+def _message(name: str) -> MessageType:
+    return msgspec.convert(data.protobuf()["messages"][name], MessageType, strict=False)
 
 
 def is_protobuf(body: bytes) -> bool:
@@ -70,8 +71,8 @@ def decode(body: bytes) -> dict[str, Any]:
 def _decode(body: bytes, depth: int) -> dict[str, Any]:
     if not is_protobuf(body):
         raise ProtobufError("the body does not begin with k8s\\0")
-    envelope = _split(memoryview(body)[len(MAGIC) :])
-    meta = _split(_joined(envelope, 1))
+    envelope = split(memoryview(body)[len(MAGIC) :])
+    meta = split(_joined(envelope, 1))
     api_version, kind = _text(_joined(meta, 1)), _text(_joined(meta, 2))
     if _joined(envelope, 3):
         encoding = _text(_joined(envelope, 3))
@@ -86,7 +87,8 @@ def _decode(body: bytes, depth: int) -> dict[str, Any]:
 # The wire: numbers and bytes, without names.
 
 
-def _split(view: memoryview | bytes) -> _Wire:
+def split(view: memoryview | bytes) -> _Wire:
+    """Return the fields of a message by number; raises `ProtobufError`."""
     wire: _Wire = {}
     position, end = 0, len(view)
     while position < end:
@@ -127,7 +129,7 @@ def _varint(view: memoryview | bytes, position: int) -> tuple[int, int]:
 
 
 def _joined(wire: _Wire, number: int) -> bytes:
-    """A part that came in pieces is their concatenation: that is how protobuf merges messages."""
+    """Return the concatenated pieces of a field: that is how protobuf merges messages."""
     chunks = wire.get(number, [])
     if any(isinstance(chunk, int) for chunk in chunks):
         raise ProtobufError(f"field {number} is a number, and should not be")
@@ -137,20 +139,20 @@ def _joined(wire: _Wire, number: int) -> bytes:
 # Messages: fields get their names.
 
 
-def _object(message: Message, raw: bytes, depth: int) -> dict[str, Any]:
+def _object(message: MessageType, raw: bytes, depth: int) -> dict[str, Any]:
     if depth > MAX_DEPTH:
         raise ProtobufError(f"nested deeper than {MAX_DEPTH} messages")
-    found: dict[str, Any] = {}
-    for number, chunks in _split(raw).items():
+    values: dict[str, Any] = {}
+    for number, chunks in split(raw).items():
         field = message.fields.get(number)
         if field is None:
             continue  # from a later release than the table; the real server ignores it too
         value = _field(field, number, chunks, depth)
         if field.inline:
-            found |= value
+            values |= value
         elif value is not None and not (field.drop_zero and _is_zero(value)):
-            found[field.name] = value
-    return found
+            values[field.name] = value
+    return values
 
 
 def _field(field: Field, number: int, chunks: list[int | bytes], depth: int) -> Any:
@@ -159,7 +161,7 @@ def _field(field: Field, number: int, chunks: list[int | bytes], depth: int) -> 
     read = _READERS.get(field.type)
     if field.many == "list":
         if read in (_integer, _boolean):
-            chunks = [one for chunk in chunks for one in _unpacked(chunk)]
+            chunks = [packed for chunk in chunks for packed in _unpacked(chunk)]
         values = [_value(field.type, chunk, depth) for chunk in chunks]
         return [value for value in values if value is not None]
     # Of a scalar sent twice the last counts; two halves of a message are one.
@@ -180,7 +182,7 @@ def _unpacked(chunk: int | bytes) -> list[int]:
 def _entry(field: Field, chunk: int | bytes, depth: int) -> tuple[str, Any]:
     if isinstance(chunk, int):
         raise ProtobufError(f"an entry of {field.name} is a number")
-    wire = _split(chunk)
+    wire = split(chunk)
     values = wire.get(2, [b""])
     return _text(_joined(wire, 1)), _value(field.type, values[-1], depth)
 
@@ -221,7 +223,7 @@ def _integer(chunk: int | bytes) -> int:
 
 
 def _short(chunk: int | bytes) -> int:
-    """An int32 is the low half of what is sent, whatever the high half says."""
+    """Return an int32: the low half of the number, whatever the high half is."""
     low = _integer(chunk) & 0xFFFF_FFFF
     return low - (1 << 32) if low >> 31 else low
 
@@ -258,18 +260,18 @@ _READERS: Mapping[str, Callable[[int | bytes], Any]] = {
 # Messages whose JSON is not an object of their fields.
 
 
-def _quantity(message: Message, raw: bytes, depth: int) -> str:
+def _quantity(message: MessageType, raw: bytes, depth: int) -> str:
     return _object(message, raw, depth).get("string") or "0"
 
 
-def _int_or_string(message: Message, raw: bytes, depth: int) -> int | str:
+def _int_or_string(message: MessageType, raw: bytes, depth: int) -> int | str:
     parts = _object(message, raw, depth)
     if parts.get("type", 0) == 0:
         return int(parts.get("intVal", 0))
     return str(parts.get("strVal", ""))
 
 
-def _moment(message: Message, raw: bytes, depth: int) -> tuple[datetime.datetime, int] | None:
+def _moment(message: MessageType, raw: bytes, depth: int) -> tuple[datetime.datetime, int] | None:
     parts = _object(message, raw, depth)
     seconds, nanos = parts.get("seconds", 0), parts.get("nanos", 0)
     if seconds == nanos == 0:
@@ -280,49 +282,51 @@ def _moment(message: Message, raw: bytes, depth: int) -> tuple[datetime.datetime
         raise ProtobufError(f"{seconds} s is not a time between the years 1 and 9999") from None
 
 
-def _time(message: Message, raw: bytes, depth: int) -> str | None:
+def _time(message: MessageType, raw: bytes, depth: int) -> str | None:
     moment = _moment(message, raw, depth)
     return moment and f"{moment[0].replace(tzinfo=None).isoformat()}Z"
 
 
-def _micro_time(message: Message, raw: bytes, depth: int) -> str | None:
+def _micro_time(message: MessageType, raw: bytes, depth: int) -> str | None:
     moment = _moment(message, raw, depth)
     return moment and f"{moment[0].replace(tzinfo=None).isoformat()}.{moment[1] // 1000:06}Z"
 
 
-def _json(message: Message, raw: bytes, depth: int) -> Any:
+def _json(message: MessageType, raw: bytes, depth: int) -> Any:
     (number,) = message.fields
-    text = _joined(_split(raw), number)
+    text = _joined(split(raw), number)
     if not text:
         return None
     if is_protobuf(text):
         return _decode(text, depth)
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = msgspec.json.decode(text)
+        levels.check(value, levels.brackets(text))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, levels.TooDeep) as error:
         raise ProtobufError(f"embedded JSON: {error}") from None
+    return value
 
 
-def _list(message: Message, raw: bytes, depth: int) -> Any:
+def _list(message: MessageType, raw: bytes, depth: int) -> Any:
     return _object(message, raw, depth).get("items", [])
 
 
-def _schema_or_array(message: Message, raw: bytes, depth: int) -> Any:
+def _schema_or_array(message: MessageType, raw: bytes, depth: int) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("jSONSchemas") or parts.get("schema")
 
 
-def _schema_or_bool(message: Message, raw: bytes, depth: int) -> Any:
+def _schema_or_bool(message: MessageType, raw: bytes, depth: int) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("schema", parts.get("allows", False))
 
 
-def _schema_or_strings(message: Message, raw: bytes, depth: int) -> Any:
+def _schema_or_strings(message: MessageType, raw: bytes, depth: int) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("property") or parts.get("schema")
 
 
-_SPECIAL: Mapping[str, Callable[[Message, bytes, int], Any]] = {
+_SPECIAL: Mapping[str, Callable[[MessageType, bytes, int], Any]] = {
     "quantity": _quantity,
     "intOrString": _int_or_string,
     "time": _time,

@@ -1,4 +1,4 @@
-"""RBAC as pure functions: what a rule allows, what it covers, and what aggregates into a role."""
+"""RBAC as pure functions: permissions of a rule, escalation checks, role aggregation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Object = Mapping[str, Any]
 
 
 class Attributes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked for: a verb on a resource, or on a path that is none."""
+    """The attributes of a request: a verb, and a resource or a non-resource path."""
 
     verb: str
     group: str = ""
@@ -30,23 +30,24 @@ class Attributes(msgspec.Struct, frozen=True, kw_only=True):
     subresource: str = ""
     namespace: str = ""
     name: str = ""
-    path: str = ""  # of a request that is about no resource
+    path: str = ""  # of a non-resource request
 
     @property
     def full_resource(self) -> str:
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
 
-def allows(rule: Rule, asked: Attributes) -> bool:
-    if not _has(rule.get("verbs"), asked.verb):
+def allows(rule: Rule, request: Attributes) -> bool:
+    """Return true if the rule allows the request."""
+    if not _has(rule.get("verbs"), request.verb):
         return False
-    if asked.path:
-        return any(_url(pattern, asked.path) for pattern in rule.get("nonResourceURLs") or ())
+    if request.path:
+        return any(_url(pattern, request.path) for pattern in rule.get("nonResourceURLs") or ())
     names = rule.get("resourceNames")
     return (
-        _has(rule.get("apiGroups"), asked.group)
-        and _resource(rule.get("resources"), asked.resource, asked.subresource)
-        and (not names or asked.name in names)
+        _has(rule.get("apiGroups"), request.group)
+        and _resource(rule.get("resources"), request.resource, request.subresource)
+        and (not names or request.name in names)
     )
 
 
@@ -70,7 +71,7 @@ def _url(pattern: str, path: str) -> bool:
 def is_subject(
     subject: Mapping[str, Any], user: str, groups: Sequence[str], namespace: str
 ) -> bool:
-    """Whether a binding's subject is this user; accounts default to the binding's namespace."""
+    """Return true if a subject is this user; accounts default to the binding's namespace."""
     match subject.get("kind"):
         case "User":
             return bool(user) and subject.get("name") == user
@@ -84,7 +85,7 @@ def is_subject(
 
 
 def account_groups(user: str) -> tuple[str, ...]:
-    """The groups a service account is in by its name."""
+    """Return the groups of a service account."""
     namespace = user.removeprefix(ACCOUNT).partition(":")[0]
     return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}")
 
@@ -92,15 +93,15 @@ def account_groups(user: str) -> tuple[str, ...]:
 # Escalation.
 
 
-def missing(wanted: Iterable[Rule], held: Sequence[Rule]) -> list[dict[str, Any]]:
-    """The parts of `wanted` that nothing in `held` covers, compact."""
-    lacking = [atom for rule in wanted for atom in _atoms(rule) if not _covered(atom, held)]
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+def missing(requested: Iterable[Rule], granted: Sequence[Rule]) -> list[dict[str, Any]]:
+    """Return the parts of `requested` that no granted rule covers, verbs merged."""
+    lacking = [atom for rule in requested for atom in _atoms(rule) if not _covered(atom, granted)]
+    merged: dict[tuple[str, ...], dict[str, Any]] = {}
     for atom in lacking:
         at = tuple(json.dumps(atom.get(key)) for key in _PARTS[:-1])
-        into = found.setdefault(at, {**atom, "verbs": []})
+        into = merged.setdefault(at, {**atom, "verbs": []})
         into["verbs"] += [verb for verb in atom["verbs"] if verb not in into["verbs"]]
-    return [found[at] for at in sorted(found)]
+    return [merged[at] for at in sorted(merged)]
 
 
 _PARTS = ("apiGroups", "resources", "resourceNames", "nonResourceURLs", "verbs")
@@ -114,7 +115,7 @@ _SHOWN = {
 
 
 def shown(rule: Rule) -> str:
-    """As upstream prints a rule in a refusal."""
+    """Return a rule as upstream prints it in a Forbidden message."""
     parts = [
         f"{_SHOWN[key]}:[{' '.join(json.dumps(value) for value in rule[key])}]"
         for key in _PARTS
@@ -137,8 +138,8 @@ def _atoms(rule: Rule) -> Iterable[dict[str, Any]]:
                     yield {**atom, "resourceNames": [name]}
 
 
-def _covered(atom: Rule, held: Sequence[Rule]) -> bool:
-    return any(_covers(rule, atom) for rule in held)
+def _covered(atom: Rule, granted: Sequence[Rule]) -> bool:
+    return any(_covers(rule, atom) for rule in granted)
 
 
 def _covers(rule: Rule, atom: Rule) -> bool:
@@ -148,26 +149,26 @@ def _covers(rule: Rule, atom: Rule) -> bool:
         url = atom["nonResourceURLs"][0]
         return any(_url(pattern, url) for pattern in rule.get("nonResourceURLs") or ())
     resource, _, subresource = atom["resources"][0].partition("/")
-    names, wanted = rule.get("resourceNames") or (), atom.get("resourceNames") or ()
+    names, requested = rule.get("resourceNames") or (), atom.get("resourceNames") or ()
     return (
         _has(rule.get("apiGroups"), atom["apiGroups"][0])
         and _resource(rule.get("resources"), resource, subresource)
-        and (not names or (bool(wanted) and all(name in names for name in wanted)))
+        and (not names or (bool(requested) and all(name in names for name in requested)))
     )
 
 
 # Aggregation.
 
 
-def aggregated(role: Object, others: Iterable[Object]) -> list[Any] | None:
-    """The rules an aggregated role has by its selectors; None when it is not aggregated."""
+def aggregated(role: Object, other_roles: Iterable[Object]) -> list[Any] | None:
+    """Return the rules that a role aggregates by its selectors; None if it has none."""
     chosen = (role.get("aggregationRule") or {}).get("clusterRoleSelectors")
     if chosen is None:
         return None
     selectors = [label_selector(selector) for selector in chosen]
     rules: list[Any] = []
     name = role["metadata"].get("name")
-    for other in sorted(others, key=lambda one: str(one["metadata"].get("name"))):
+    for other in sorted(other_roles, key=lambda role: str(role["metadata"].get("name"))):
         if other["metadata"].get("name") == name:
             continue
         if any(selector.matches(other) for selector in selectors):
@@ -177,30 +178,30 @@ def aggregated(role: Object, others: Iterable[Object]) -> list[Any] | None:
 
 @functools.cache
 def defaults() -> Mapping[str, tuple[dict[str, Any], ...]]:
-    """The objects every plane begins with, by storage; without what is each plane's own."""
+    """Return the roles and bindings of a new plane, by storage, without per-plane fields."""
     table = data.roles()
-    found: dict[str, tuple[dict[str, Any], ...]] = {}
+    objects_by_storage: dict[str, tuple[dict[str, Any], ...]] = {}
     for plural, kind in (
         ("clusterroles", "ClusterRole"),
         ("clusterrolebindings", "ClusterRoleBinding"),
         ("roles", "Role"),
         ("rolebindings", "RoleBinding"),
     ):
-        made = []
+        objects = []
         for row in table[plural]:
             meta = {key: row[key] for key in _META if key in row}
             rest = {key: value for key, value in row.items() if key not in _META}
-            made.append({"kind": kind, "apiVersion": f"{GROUP}/v1", "metadata": meta, **rest})
-        found[f"{plural}.{GROUP}"] = tuple(made)
-    _add_up(found[CLUSTER_ROLES])
-    return found
+            objects.append({"kind": kind, "apiVersion": f"{GROUP}/v1", "metadata": meta, **rest})
+        objects_by_storage[f"{plural}.{GROUP}"] = tuple(objects)
+    _add_up(objects_by_storage[CLUSTER_ROLES])
+    return objects_by_storage
 
 
 _META = ("name", "namespace", "labels", "annotations")
 
 
 def _add_up(roles: Sequence[dict[str, Any]]) -> None:
-    """`admin` holds `edit`, which holds `view`: as often as that is deep."""
+    """Aggregate repeatedly: `admin` includes `edit`, which includes `view`."""
     for _ in range(3):
         for role in roles:
             rules = aggregated(role, roles)

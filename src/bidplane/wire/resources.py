@@ -1,7 +1,7 @@
 """
-What a plane serves: one `Resource` per group, version and plural, built-in or custom.
+Resources that a plane serves: one `Resource` per group, version and plural, built-in or custom.
 
-Versions of one kind share a store: `storage` names it, and `wire.versions` converts.
+Versions of one kind share a store: `storage` names it, and `wire.schema.versions` converts.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import Kind
-from bidplane.wire import data, shapes
-from bidplane.wire.shapes import Shape
+from bidplane.wire import data
+from bidplane.wire.schema import shapes
+from bidplane.wire.schema.shapes import SchemaNode
 from bidplane.wire.status import About
 
 
@@ -45,8 +46,8 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     singular: str
     namespaced: bool
     verbs: tuple[str, ...]
-    storage: str  # whose objects these are: `pods`, `events`, `bids.bidplane.dev`
-    storage_version: str  # the apiVersion they are kept in
+    storage: str  # the store of the objects: `pods`, `events`, `bids.bidplane.dev`
+    storage_version: str  # the apiVersion in which they are stored
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: Mapping[str, Subresource] = {}
@@ -54,7 +55,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
     list_kind: str = ""
     # Of a custom resource: its CRD's schema as sent, for OpenAPI; None for a built-in one.
     schema: Mapping[str, Any] | None = None
-    shape: Shape | None = None
+    shape: SchemaNode | None = None
     selectable: tuple[str, ...] = ()
     deprecation: str = ""
     scale: Mapping[str, str] | None = None
@@ -86,15 +87,15 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
         return hash((self.group, self.version, self.plural))
 
 
-# Off in a real server unless asked for; drivers and workloads of earlier releases still ask.
+# Disabled by default in a real server; drivers and workloads of earlier releases use them.
 _ALSO_SERVED = {("resource.k8s.io", "v1beta1"), ("resource.k8s.io", "v1beta2")}
-# Versions that are kept as another; `wire.versions` converts.
-_KEPT_AS = {
+# Versions that are stored as another one; `wire.schema.versions` converts.
+_STORED_AS = {
     ("resource.k8s.io", "v1beta1"): "resource.k8s.io/v1",
     ("resource.k8s.io", "v1beta2"): "resource.k8s.io/v1",
     ("autoscaling", "v1"): "autoscaling/v2",
 }
-# Said with every answer about them, in the server's own words.
+# The warning that comes with every response about them, as the real server words it.
 _DEPRECATED = {
     ("", "v1", "endpoints"): (
         "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
@@ -108,12 +109,12 @@ _SHARED = {"events.events.k8s.io": ("events", "v1")}
 @functools.cache
 def builtin() -> Mapping[tuple[str, str, str], Resource]:
     """Every built-in resource a plane serves, by group, version and plural."""
-    found = {}
+    resources = {}
     for facts in data.resources()["resources"]:
         at = (facts["group"], facts["version"], facts["plural"])
         if facts["default"] or at[:2] in _ALSO_SERVED:
-            found[at] = _resource(facts)
-    return found
+            resources[at] = _resource(facts)
+    return resources
 
 
 @functools.cache
@@ -131,8 +132,8 @@ def _resource(facts: Mapping[str, Any]) -> Resource:
     group, version = facts["group"], facts["version"]
     api_version = f"{group}/{version}" if group else version
     qualified = f"{facts['plural']}.{group}" if group else facts["plural"]
-    kept_as = _KEPT_AS.get((group, version), api_version)
-    storage, storage_version = _SHARED.get(qualified, (qualified, kept_as))
+    stored_as = _STORED_AS.get((group, version), api_version)
+    storage, storage_version = _SHARED.get(qualified, (qualified, stored_as))
     return Resource(
         group=group,
         version=version,
@@ -170,8 +171,8 @@ def _resource(facts: Mapping[str, Any]) -> Resource:
     )
 
 
-def shape(resource: Resource) -> Shape:
-    """The shape of a resource's objects."""
-    found = resource.shape or shapes.builtin(resource.api_version, resource.kind)
-    assert found is not None, f"no schema was recorded for {resource.kind}"
-    return found
+def shape(resource: Resource) -> SchemaNode:
+    """Return the shape of a resource's objects."""
+    object_shape = resource.shape or shapes.builtin(resource.api_version, resource.kind)
+    assert object_shape is not None, f"no schema was recorded for {resource.kind}"
+    return object_shape

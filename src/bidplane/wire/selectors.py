@@ -1,5 +1,5 @@
 """
-Label and field selectors: parsed once, then asked of many objects.
+Label and field selectors: parsed once, then matched against many objects.
 
 The label grammar is upstream's: `a=b`, `a==b`, `a!=b`, `a in (x,y)`, `a notin (x)`, `a`,
 `!a`, `a>1`, `a<1`, separated by commas.
@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"\s*(?:(==|!=|[=,()!<>])|([^\s=,()!<>]+))")
 
 
 class Selector:
-    """`matches(obj)`; an empty selector matches all, and is falsy."""
+    """A parsed selector. An empty one matches all objects, and is falsy."""
 
     __slots__ = ("_tests", "text")
 
@@ -41,7 +41,7 @@ EVERYTHING = Selector("", ())
 
 
 def labels(text: str) -> Selector:
-    """Parse a label selector; 400 when it is not one."""
+    """Parse a label selector; raises 400 if it is invalid."""
     if not text.strip():
         return EVERYTHING
     tests = [_label_test(*requirement) for requirement in _Parser(text).requirements()]
@@ -58,10 +58,10 @@ class _Parser:
         tokens, at = [], 0
         text = text.rstrip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            assert found is not None  # the pattern covers every character
-            tokens.append(found[1] or found[2])
-            at = found.end()
+            token = _TOKEN.match(text, at)
+            assert token is not None  # the pattern covers every character
+            tokens.append(token[1] or token[2])
+            at = token.end()
         return tokens
 
     def _next(self) -> str:
@@ -72,17 +72,17 @@ class _Parser:
     def _peek(self) -> str:
         return self._tokens[self._at] if self._at < len(self._tokens) else ""
 
-    def _fail(self, why: str) -> Exception:
-        return status.bad_request(f"unable to parse requirement: {why}")
+    def _fail(self, problem: str) -> Exception:
+        return status.bad_request(f"unable to parse requirement: {problem}")
 
     def requirements(self) -> list[tuple[str, str, list[str]]]:
-        found = [self._requirement()]
+        requirements = [self._requirement()]
         while self._peek() == ",":
             self._next()
-            found.append(self._requirement())
+            requirements.append(self._requirement())
         if self._peek():
             raise self._fail(f"found '{self._peek()}', expected: ',' or 'end of string'")
-        return found
+        return requirements
 
     def _requirement(self) -> tuple[str, str, list[str]]:
         token = self._next()
@@ -134,17 +134,17 @@ class _Parser:
 
 
 def _label_test(key: str, operator: str, values: Sequence[str]) -> Test:
-    wanted = frozenset(values)
+    accepted = frozenset(values)
 
     def value(obj: Object) -> str | None:
-        found = (obj["metadata"].get("labels") or {}).get(key)
-        return found if found is None else str(found)
+        label = (obj["metadata"].get("labels") or {}).get(key)
+        return label if label is None else str(label)
 
     def compare(obj: Object) -> bool:
-        found = value(obj)
-        if found is None or not re.fullmatch(r"-?\d+", found):
+        label = value(obj)
+        if label is None or not re.fullmatch(r"-?\d+", label):
             return False
-        return int(found) > int(values[0]) if operator == ">" else int(found) < int(values[0])
+        return int(label) > int(values[0]) if operator == ">" else int(label) < int(values[0])
 
     match operator:
         case "exists":
@@ -152,9 +152,9 @@ def _label_test(key: str, operator: str, values: Sequence[str]) -> Test:
         case "!":
             return lambda obj: value(obj) is None
         case "=" | "in":
-            return lambda obj: value(obj) in wanted
+            return lambda obj: value(obj) in accepted
         case "!=" | "notin":
-            return lambda obj: value(obj) not in wanted
+            return lambda obj: value(obj) not in accepted
         case _:
             return compare
 
@@ -202,61 +202,61 @@ _BOOLEANS = ("spec.unschedulable", "spec.hostNetwork")
 
 def fields(text: str, resource: str, selectable: Sequence[str] = ()) -> Selector:
     """
-    Parse a field selector for `resource`; 400 when a field cannot be selected by.
+    Parse a field selector for `resource`; raises 400 if a field is not supported.
 
     `selectable` are the fields a CRD declares.
     """
     if not text.strip():
         return EVERYTHING
-    known = {*_COMMON, *_FIELDS.get(resource, ()), *selectable}
+    supported = {*_COMMON, *_FIELDS.get(resource, ()), *selectable}
     tests = []
     for term in text.split(","):
-        field, operator, wanted = _split_term(term)
+        field, operator, value = _split_term(term)
         head, dot, tail = field.partition(".")
         if resource == "events" and head in _RENAMED:
             field = f"{_RENAMED[head]}{dot}{tail}"
-        if field not in known:
+        if field not in supported:
             raise status.bad_request(_unknown(field, resource))
-        tests.append(_field_test(field, operator, wanted))
+        tests.append(_field_test(field, operator, value))
     return Selector(text, tests)
 
 
 def _unknown(field: str, resource: str) -> str:
     if resource in _FIELDS:
         return f"field label not supported: {field}"
-    known = ", ".join(f'"{name}"' for name in sorted(_COMMON))
-    return f'"{field}" is not a known field selector: only {known}'
+    supported = ", ".join(f'"{name}"' for name in sorted(_COMMON))
+    return f'"{field}" is not a known field selector: only {supported}'
 
 
 def _split_term(term: str) -> tuple[str, str, str]:
     for operator in ("!=", "==", "="):
-        field, found, wanted = term.partition(operator)
-        if found:
-            return field.strip(), operator, wanted
+        field, separator, value = term.partition(operator)
+        if separator:
+            return field.strip(), operator, value
     raise status.bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
 
 
-def _field_test(field: str, operator: str, wanted: str) -> Test:
+def _field_test(field: str, operator: str, expected: str) -> Test:
     path = field.split(".")
     absent = "false" if field in _BOOLEANS else ""
 
     def value(obj: Object) -> str:
-        found: Any = obj
+        current: Any = obj
         for name in path:
-            found = found.get(name) if isinstance(found, Mapping) else None
+            current = current.get(name) if isinstance(current, Mapping) else None
         if field == "source":
-            found = (obj.get("source") or {}).get("component") or obj.get("reportingComponent")
-        if found is None:
+            current = (obj.get("source") or {}).get("component") or obj.get("reportingComponent")
+        if current is None:
             return absent
-        return str(found).lower() if isinstance(found, bool) else str(found)
+        return str(current).lower() if isinstance(current, bool) else str(current)
 
     if operator == "!=":
-        return lambda obj: value(obj) != wanted
-    return lambda obj: value(obj) == wanted
+        return lambda obj: value(obj) != expected
+    return lambda obj: value(obj) == expected
 
 
 def label_selector(spec: Mapping[str, Any] | None) -> Selector:
-    """The selector a metav1.LabelSelector describes; None selects nothing."""
+    """Return the selector of a metav1.LabelSelector; None selects nothing."""
     if spec is None:
         return Selector("<none>", [lambda obj: False])
     equal = (spec.get("matchLabels") or {}).items()
@@ -269,19 +269,19 @@ def label_selector(spec: Mapping[str, Any] | None) -> Selector:
 
 
 def selector_text(selector: Mapping[str, Any] | None) -> str:
-    """A LabelSelector (or a plain map of labels) as a client would write it in a query."""
+    """Return a LabelSelector, or a map of labels, as the text of a `labelSelector` query."""
     if not selector:
         return ""
     plain = not selector.keys() & {"matchLabels", "matchExpressions"}
     labels = selector if plain else selector.get("matchLabels") or {}
     parts = [(key, f"{key}={value}") for key, value in labels.items()]
-    for one in () if plain else selector.get("matchExpressions") or ():
-        key, values = one["key"], ",".join(sorted(one.get("values") or ()))
+    for requirement in () if plain else selector.get("matchExpressions") or ():
+        key, values = requirement["key"], ",".join(sorted(requirement.get("values") or ()))
         text = {
             "In": f"{key} in ({values})",
             "NotIn": f"{key} notin ({values})",
             "Exists": key,
             "DoesNotExist": f"!{key}",
-        }[one["operator"]]
+        }[requirement["operator"]]
         parts.append((key, text))
     return ",".join(text for _, text in sorted(parts, key=lambda part: part[0]))

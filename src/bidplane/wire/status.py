@@ -1,5 +1,5 @@
 """
-Refusals as Kubernetes words them: a `Status` with reason, code and details.
+Errors as Kubernetes words them: a `Status` with reason, code and details.
 
 Clients parse these (`kubectl` by reason, people by message), so the words are upstream's.
 A refusal is raised as an `ApiError`; `status()` turns it into the body of the answer.
@@ -17,7 +17,7 @@ from bidplane.errors import ApiError
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """One reason among several, with the field that it is about."""
+    """One cause of an error, with the field that it is about."""
 
     message: str
     field: str = ""
@@ -28,7 +28,7 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a refusal is about: the resource (`pods`), its group, and the object's name."""
+    """The subject of an error: the resource (`pods`), its group, and the object's name."""
 
     plural: str = ""
     group: str = ""
@@ -40,7 +40,7 @@ class About(msgspec.Struct, frozen=True):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-class Refused(ApiError):
+class StatusError(ApiError):
     """An `ApiError` raised by our own server: it knows the details of its Status."""
 
     about: About = About()
@@ -49,27 +49,27 @@ class Refused(ApiError):
     uid: str = ""
 
 
-class _NotFound(Refused, errors.NotFound):
+class _NotFound(StatusError, errors.NotFound):
     pass
 
 
-class _Conflict(Refused, errors.Conflict):
+class _Conflict(StatusError, errors.Conflict):
     pass
 
 
-class _AlreadyExists(Refused, errors.AlreadyExists):
+class _AlreadyExists(StatusError, errors.AlreadyExists):
     pass
 
 
-class _Gone(Refused, errors.Gone):
+class _Gone(StatusError, errors.Gone):
     pass
 
 
-class _Unavailable(Refused, errors.Unavailable):
+class _Unavailable(StatusError, errors.Unavailable):
     pass
 
 
-_CLASSES: dict[str, type[Refused]] = {
+_CLASSES: dict[str, type[StatusError]] = {
     "NotFound": _NotFound,
     "Conflict": _Conflict,
     "AlreadyExists": _AlreadyExists,
@@ -87,29 +87,29 @@ def refuse(
     about: About | None = None,
     causes: Sequence[Cause] = (),
     retry_after: int = 0,
-) -> Refused:
-    error = _CLASSES.get(reason, Refused)(message, code=code, reason=reason)
+) -> StatusError:
+    error = _CLASSES.get(reason, StatusError)(message, code=code, reason=reason)
     error.about = about or About()
     error.causes = causes
     error.retry_after = retry_after
     return error
 
 
-def not_found(about: About) -> Refused:
+def not_found(about: About) -> StatusError:
     return refuse(404, "NotFound", f'{about.qualified} "{about.name}" not found', about=about)
 
 
-def no_such_path() -> Refused:
+def no_such_path() -> StatusError:
     return refuse(404, "NotFound", "the server could not find the requested resource")
 
 
-def already_exists(about: About) -> Refused:
+def already_exists(about: About) -> StatusError:
     message = f'{about.qualified} "{about.name}" already exists'
     return refuse(409, "AlreadyExists", message, about=about)
 
 
-def conflict(about: About, why: str) -> Refused:
-    message = f'Operation cannot be fulfilled on {about.qualified} "{about.name}": {why}'
+def conflict(about: About, problem: str) -> StatusError:
+    message = f'Operation cannot be fulfilled on {about.qualified} "{about.name}": {problem}'
     return refuse(409, "Conflict", message, about=about)
 
 
@@ -118,47 +118,47 @@ MODIFIED = (
 )
 
 
-def invalid(about: About, causes: Sequence[Cause]) -> Refused:
-    """422, with every cause; `about.kind` names what was invalid."""
+def invalid(about: About, causes: Sequence[Cause]) -> StatusError:
+    """Return a 422 with every cause; its message names `about.kind`."""
     qualified = f"{about.kind}.{about.group}" if about.group else about.kind
-    said = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(map(str, causes)) + "]"
-    message = f'{qualified} "{about.name}" is invalid: {said}'
+    details = str(causes[0]) if len(causes) == 1 else "[" + ", ".join(map(str, causes)) + "]"
+    message = f'{qualified} "{about.name}" is invalid: {details}'
     return refuse(422, "Invalid", message, about=about, causes=causes)
 
 
-def bad_request(message: str, *, about: About | None = None) -> Refused:
+def bad_request(message: str, *, about: About | None = None) -> StatusError:
     return refuse(400, "BadRequest", message, about=about)
 
 
-def forbidden(about: About, why: str, causes: Sequence[Cause] = ()) -> Refused:
-    message = f'{about.qualified} "{about.name}" is forbidden: {why}'
+def forbidden(about: About, problem: str, causes: Sequence[Cause] = ()) -> StatusError:
+    message = f'{about.qualified} "{about.name}" is forbidden: {problem}'
     return refuse(403, "Forbidden", message, about=about, causes=causes)
 
 
-def method_not_allowed(about: About) -> Refused:
+def method_not_allowed(about: About) -> StatusError:
     message = "the server does not allow this method on the requested resource"
     return refuse(405, "MethodNotAllowed", message, about=about)
 
 
-def unsupported(what: str) -> Refused:
-    return refuse(415, "UnsupportedMediaType", what)
+def unsupported(message: str) -> StatusError:
+    return refuse(415, "UnsupportedMediaType", message)
 
 
-def not_acceptable(allowed: str) -> Refused:
+def not_acceptable(allowed: str) -> StatusError:
     message = f"only the following media types are accepted: {allowed}"
     return refuse(406, "NotAcceptable", message)
 
 
-def too_large(limit: int) -> Refused:
+def too_large(limit: int) -> StatusError:
     message = f"Request entity too large: limit is {limit}"
     return refuse(413, "RequestEntityTooLarge", message)
 
 
-def expired(requested: int, oldest: int) -> Refused:
+def expired(requested: int, oldest: int) -> StatusError:
     return refuse(410, "Expired", f"too old resource version: {requested} ({oldest})")
 
 
-def expired_continue() -> Refused:
+def expired_continue() -> StatusError:
     message = (
         "The provided continue parameter is too old to display a consistent list result. You must"
         " start a new list without the continue parameter."
@@ -166,23 +166,23 @@ def expired_continue() -> Refused:
     return refuse(410, "Expired", message)
 
 
-def too_new(requested: int, current: int) -> Refused:
-    """The caller has seen a revision that we have not (another server, or a restore)."""
+def too_new(requested: int, current: int) -> StatusError:
+    """Return the error for a revision newer than ours (of another server, or before a restore)."""
     cause = Cause("Too large resource version", reason="ResourceVersionTooLarge")
     message = f"Too large resource version: {requested}, current: {current}"
     return refuse(504, "Timeout", message, causes=[cause], retry_after=1)
 
 
-def unauthorized(message: str) -> Refused:
+def unauthorized(message: str) -> StatusError:
     return refuse(401, "Unauthorized", message)
 
 
-def unavailable(message: str) -> Refused:
+def unavailable(message: str) -> StatusError:
     return refuse(503, "ServiceUnavailable", message, retry_after=1)
 
 
 def status(error: ApiError) -> dict[str, Any]:
-    """The `Status` object that says `error`."""
+    """Return the `Status` object of an error."""
     body: dict[str, Any] = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -192,7 +192,7 @@ def status(error: ApiError) -> dict[str, Any]:
     }
     if error.reason:
         body["reason"] = error.reason
-    if isinstance(error, Refused):
+    if isinstance(error, StatusError):
         details = _details(error)
         if details:
             body["details"] = details
@@ -200,7 +200,7 @@ def status(error: ApiError) -> dict[str, Any]:
     return body
 
 
-def _details(error: Refused) -> dict[str, Any]:
+def _details(error: StatusError) -> dict[str, Any]:
     about = error.about
     details: dict[str, Any] = {}
     if about.name:
@@ -221,14 +221,16 @@ def _details(error: Refused) -> dict[str, Any]:
 
 
 def _cause(cause: Cause) -> dict[str, str]:
-    said = {"reason": cause.reason, "message": cause.message}
+    body = {"message": cause.message}
+    if cause.reason:
+        body = {"reason": cause.reason, **body}
     if cause.field:
-        said["field"] = cause.field
-    return said
+        body["field"] = cause.field
+    return body
 
 
 def deleted(about: About, uid: str) -> dict[str, Any]:
-    """The `Status` that answers a deletion when no object is left to show."""
+    """Return the `Status` of a deletion that left no object to return."""
     details = {"name": about.name, "group": about.group, "kind": about.plural, "uid": uid}
     return {
         "kind": "Status",

@@ -1,5 +1,5 @@
 """
-YAML bodies: what JSON can hold, within bounds.
+YAML bodies, limited to JSON's types and in size.
 
 Aliases are allowed, as long as the document they stand for stays small.
 """
@@ -11,14 +11,13 @@ from typing import Any
 import msgspec
 import yaml
 
-from bidplane.wire import status
+from bidplane.wire import depth, status
 
 NODES_LIMIT = 1_000_000  # once every alias is written out
-DEPTH_LIMIT = 200
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe, and without dates: to JSON a date is text."""
+    """A safe loader that reads dates as text, as JSON has no dates."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -28,20 +27,27 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def load(body: bytes) -> Any:
-    """The one document in `body`; 400 when there is none, more, or too much."""
+    """Return the document in `body`; raises 400 unless it is exactly one, within the limits."""
     if body[:1] == b"{":
         try:
-            return msgspec.json.decode(body)  # JSON is YAML too, and what most clients send
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            value = msgspec.json.decode(body)  # JSON is YAML too, and what most clients send
+            depth.check(value, depth.brackets(body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
             pass
+        except (RecursionError, depth.TooDeep):
+            raise status.bad_request(f"the body is {depth.MESSAGE}") from None
+        else:
+            return value
     loader = None
     try:
+        _check_depth(body)
         loader = _Loader(body)
         node = loader.get_single_node()
         if node is None:
             return None
         _measure(node, {}, 0)
         value = loader.construct_document(node)
+        depth.check(value)  # written out, aliases of aliases are deeper than any one of them
     except yaml.YAMLError as error:
         raise status.bad_request(f"error converting YAML to JSON: yaml: {error}") from None
     except (RecursionError, ValueError) as error:
@@ -52,30 +58,53 @@ def load(body: bytes) -> Any:
     return _plain(value)
 
 
-def _measure(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    if depth > DEPTH_LIMIT:
-        raise ValueError(f"nested deeper than {DEPTH_LIMIT} levels")
-    if id(node) in known:
-        size = known[id(node)]
+def _check_depth(body: bytes) -> None:
+    """
+    Refuse what is nested too deep, on the parser's events: the parser composes nodes by recursion
+    in C, and 40,000 levels of it end the process.
+    """
+    parser = _Loader(body)
+    level = events = 0
+    try:
+        while parser.check_event():
+            event = parser.get_event()
+            events += 1
+            if isinstance(event, yaml.CollectionStartEvent):
+                level += 1
+            elif isinstance(event, yaml.CollectionEndEvent):
+                level -= 1
+            if level > depth.LIMIT:
+                raise depth.TooDeep
+            if events > NODES_LIMIT:
+                raise ValueError("the document has too many parts")
+    finally:
+        parser.dispose()
+
+
+def _measure(node: yaml.Node, sizes: dict[int, int], level: int) -> int:
+    if level > depth.LIMIT:
+        raise depth.TooDeep
+    if id(node) in sizes:
+        size = sizes[id(node)]
         if not size:
             raise ValueError("an alias contains itself")
         return size
-    known[id(node)] = 0
+    sizes[id(node)] = 0
     size = 1
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            size += _measure(key, known, depth + 1) + _measure(value, known, depth + 1)
+            size += _measure(key, sizes, level + 1) + _measure(value, sizes, level + 1)
     elif isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            size += _measure(item, known, depth + 1)
+            size += _measure(item, sizes, level + 1)
     if size > NODES_LIMIT:
         raise ValueError("document contains excessive aliasing")
-    known[id(node)] = size
+    sizes[id(node)] = size
     return size
 
 
 def _plain(value: Any) -> Any:
-    """Keys are text, and nothing is what JSON has not."""
+    """Return the value with text keys; raises 400 for a type that JSON lacks."""
     if isinstance(value, dict):
         return {_key(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,5 +1,5 @@
 """
-The controllers, in one list: this list is the map of what Bidplane does by itself.
+The controllers, in one list: everything that Bidplane does by itself.
 
 All of them speak to the host through one client and to the agents' planes through one
 driver, and share two sets of caches. None of them knows another.
@@ -18,6 +18,7 @@ from bidplane.api.kinds import (
     NODE,
     POD,
     POD_TEMPLATE,
+    POOL,
     RESOURCE_SLICE,
     Kind,
 )
@@ -26,6 +27,7 @@ from bidplane.controllers.holds import HoldsController
 from bidplane.controllers.lease import LeaseController
 from bidplane.controllers.nodelife import KINDS as NODE_KINDS
 from bidplane.controllers.nodelife import NodeLifeController
+from bidplane.controllers.offers import OffersController
 from bidplane.controllers.requeue import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
@@ -33,24 +35,29 @@ from bidplane.controllers.usage import UsageController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches, PlaneDriver, PlaneHandler
-from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.identity.credentials import HOST_PLANE
 
-HOST_KINDS = (AGENT, BID, GPU_LEASE, POD, NODE, RESOURCE_SLICE, EVENT)
+HOST_KINDS = (AGENT, BID, GPU_LEASE, POD, NODE, POOL, RESOURCE_SLICE, EVENT)
 PLANE_KINDS = tuple(dict.fromkeys((POD, BID, GPU_LEASE, NODE, POD_TEMPLATE, *WORKLOAD_KINDS)))
 
 
 class Controllers:
-    """`own_host` says that the host is a plane of ours: a cluster has these controllers."""
+    """
+    The controllers of a server. `own_host`: the host is a plane of ours, which lacks the
+    controllers that a cluster has.
+    """
 
     def __init__(
-        self, host: Client, driver: PlaneDriver, *, clock: Clock, own_host: bool = False
+        self, host: KubeClient, driver: PlaneDriver, *, clock: Clock, own_host: bool = False
     ) -> None:
         self._own_host = own_host
-        self.started = asyncio.Event()  # the host is known: which planes have agents, too
+        self.started = (
+            asyncio.Event()
+        )  # the host is synced, so it is known which planes have agents
         kinds = dict.fromkeys((*HOST_KINDS, *((*WORKLOAD_KINDS, *NODE_KINDS) if own_host else ())))
         self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
@@ -60,14 +67,16 @@ class Controllers:
             # An Agent becomes a namespace on the host and a plane.
             AgentController(host, agents, driver, self._planes).controller,
             # A pending pod becomes a bid; a won bid binds its pod; an idle lease is released.
-            SchedulerController(agents, self._planes, clock=clock).controller,
+            SchedulerController(agents, self._host[POOL], self._planes, clock=clock).controller,
             # Bids and bound pods go to the host; their status comes back.
             SyncerController(self._host, self._planes, clock=clock).controller,
             # A lease becomes a node in the plane; a notice evicts.
             LeaseController(self._host, self._planes, clock=clock).controller,
-            # What a program holds is claimed while its beat goes on.
+            # CPU that owners offer becomes a node of planes with pods without GPUs.
+            OffersController(self._host, self._planes, clock=clock).controller,
+            # A program's lease is claimed while its heartbeat goes on.
             HoldsController(self._host, self._planes, clock=clock).controller,
-            # A lease that stays without pods says so.
+            # A lease that stays without pods gets a condition.
             UsageController(self._host, self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
@@ -75,7 +84,7 @@ class Controllers:
             *Workloads(self._sites(), clock=clock).controllers,
         ]
         if own_host:
-            # A node without a heartbeat is told to be so; its pods leave.
+            # A node without a heartbeat is marked not ready; its pods are evicted.
             self.all.append(NodeLifeController(self._host, clock=clock).controller)
 
     def _sites(self) -> Sites:
@@ -103,14 +112,14 @@ class Controllers:
     def follow(self, name: str) -> None:
         self._bare.open(name)
 
-    async def leave(self, name: str) -> None:
+    async def unfollow(self, name: str) -> None:
         await self._bare.close(name)
 
     async def sleep(self, name: str) -> None:
         await self._planes.sleep(name)
         await self._bare.sleep(name)
 
-    def woke(self, name: str) -> None:
+    def resume(self, name: str) -> None:
         self._planes.wake(name)
         self._bare.wake(name)
 
@@ -119,8 +128,8 @@ class Controllers:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._host.run())
-                # What is on the host must be known before a plane is looked at: a pod
-                # that seems to have no copy there would get a second one.
+                # The host must be synced before any plane: a pod that seems to have no
+                # copy there would get a second one.
                 await self._host.wait_synced()
                 self.started.set()
                 for controller in self.all:

@@ -7,20 +7,36 @@ import os
 import socket
 from collections.abc import Sequence
 
+import structlog
+
+from bidplane import __version__
+from bidplane.exchange.http import closed_app
+from bidplane.exchange.metrics import ExchangeMetrics
 from bidplane.exchange.service import Exchange
+from bidplane.exchange.stalls import FILE as WORK
+from bidplane.exchange.workers.history import HistoryReader
+from bidplane.exchange.workers.selectors import Selectors
+from bidplane.http.server.serve import serve
 from bidplane.kube.client import Object
+from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger
+from bidplane.ledger.watermark import FILE, LedgerLost
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.agent import RUNTIME
 from bidplane.node.fleet import SIMULATED
-from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.installation import Installation
-from bidplane.runtime.serve import serve
+from bidplane.runtime.metrics import ProcessMetrics
+from bidplane.runtime.supervision.health import Health
+from bidplane.runtime.supervision.heartbeat import beat
+from bidplane.runtime.supervision.probes import ProbedApp
 from bidplane.telemetry.dcgm import WORK_METRICS
 from bidplane.telemetry.model import Counters
 from bidplane.telemetry.pages import NodePages, url_of
 from bidplane.telemetry.prometheus import PrometheusReader
 from bidplane.wiring.hostclient import host_client
+
+log = structlog.get_logger(__name__)
 
 
 async def run_exchange(
@@ -30,27 +46,69 @@ async def run_exchange(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """The exchange process; returns when cancelled."""
+    """Run the exchange process until cancelled."""
     clock = clock or SystemClock()
     client = host_client(installation, user="bidplane-exchange", clock=clock)
     # PostgreSQL, if the operator names one; else the file beside the planes.
-    ledger = Ledger.open(os.environ.get("BIDPLANE_LEDGER") or installation.ledger)
-    telling = Telling(installation, clock=clock)
+    ledger_location = os.environ.get("BIDPLANE_LEDGER") or installation.ledger
+    try:
+        ledger = Ledger.open(ledger_location, mark=installation.folder / FILE)
+    except LedgerLost as lost:
+        await _report_problem(str(lost), client, listener, certificates)
+        return
+    history = HistoryReader(ledger_location)
+    counter_source = CounterSource(installation, clock=clock)
     exchange = Exchange(
-        client, ledger, installation.tokens(), clock=clock, counters=telling.counters
+        client,
+        ledger,
+        installation.tokens(),
+        clock=clock,
+        counters=counter_source.counters,
+        selectors=Selectors(),
+        history=history,
+        work=installation.folder / WORK,
+    )
+    health = Health(notes=lambda: exchange.notes)
+    exchange.add_checks(health)
+    metrics = ProcessMetrics(version=__version__)
+    metrics.add(ExchangeMetrics(exchange, ledger))
+    app = ProbedApp(
+        exchange.app,
+        health=health,
+        metrics=metrics,
+        tokens=installation.tokens(),
+        now=clock.now,
     )
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve(exchange.app, listener, certificates))
+            group.create_task(beat(health))
+            group.create_task(metrics.sample())
+            group.create_task(serve(app, listener, certificates))
             group.create_task(exchange.run())
     finally:
+        await history.close()
         ledger.close()
         await client.close()
-        await telling.close()
+        await counter_source.close()
 
 
-class Telling:
-    """Who tells what GPUs do: the Prometheus an operator names, else our own nodes."""
+async def _report_problem(
+    problem: str, client: HttpClient, listener: socket.socket, certificates: Certificates
+) -> None:
+    """Sell nothing, and report the problem to every client, until cancelled."""
+    log.error("the exchange does not start", problem=problem)
+    health = Health()
+    health.add("ledger", lambda: problem)
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(beat(health))
+            group.create_task(serve(closed_app(problem), listener, certificates))
+    finally:
+        await client.close()
+
+
+class CounterSource:
+    """The source of GPU counters: the Prometheus an operator names, else our own nodes."""
 
     def __init__(self, installation: Installation, *, clock: Clock) -> None:
         address = os.environ.get("BIDPLANE_PROMETHEUS", "")
@@ -64,7 +122,7 @@ class Telling:
         if self._prometheus is not None:
             return await self._prometheus.read(only=WORK_METRICS)
         # A cluster's kubelets have pages of their own, with nothing of GPUs in them.
-        ours = [node for node in nodes if _is_ours(node)]
+        ours = [node for node in nodes if _is_own_node(node)]
         urls = {url for node in ours if (url := url_of(node))}
         return await self._pages.read(urls, only=WORK_METRICS)
 
@@ -74,5 +132,5 @@ class Telling:
             await self._prometheus.close()
 
 
-def _is_ours(node: Object) -> bool:
+def _is_own_node(node: Object) -> bool:
     return not {SIMULATED, RUNTIME}.isdisjoint(node["metadata"].get("labels") or {})

@@ -1,10 +1,10 @@
-"""How our own processes and commands reach the host plane."""
+"""The client of the host plane for our own processes and commands."""
 
 from __future__ import annotations
 
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import Clock
-from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.identity.credentials import HOST_PLANE
 from bidplane.runtime.installation import Installation
 
 

@@ -1,8 +1,8 @@
 """
-The life of planes, with the controllers that follow them.
+Operations on planes, together with the controllers that follow them.
 
-A plane made here belongs to no Agent: it has the controllers of any Kubernetes, and none
-that bid. That is what a fork is for: what would happen, at no price.
+A plane created here belongs to no Agent: it has the controllers of any Kubernetes, and none
+that bid. So a fork shows what would happen, at no price.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bidplane.api.agent import name_problem
+import msgspec
+
+from bidplane.api.agent import PlaneLimits, name_problem
 from bidplane.errors import ApiError, NotFound
 from bidplane.machinery.clock import Clock
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE
+from bidplane.runtime.identity.credentials import HOST_PLANE
 from bidplane.runtime.memory import give_back
+from bidplane.runtime.supervision import running
 from bidplane.wiring.controllers import Controllers
 
 SLEEP_AFTER_SECONDS = 300.0
-_IN_USE_SECONDS = 1e-6  # what is being asked something has been unused for no time at all
+_IN_USE_SECONDS = 1e-6  # a plane with a request in progress has been unused for 0 seconds
 
 
 class PlaneLife:
-    """`open_limit`: past so many open planes, those used least recently sleep at once."""
+    """
+    Operations on planes. Past `open_limit` open planes, those used least recently sleep at once.
+    """
 
     def __init__(
         self, planes: Planes, controllers: Controllers, *, clock: Clock, open_limit: int = 4096
     ) -> None:
         self._planes, self._controllers, self._clock = planes, controllers, clock
         self._open_limit = open_limit
-        self._thinning: asyncio.Task[None] | None = None
-        planes.on_wake.append(controllers.woke)
-        planes.on_wake.append(self._crowded)
+        self._closing: asyncio.Task[None] | None = None
+        planes.on_wake.append(controllers.resume)
+        planes.on_wake.append(self._limit_open_planes)
 
     def list(self) -> Sequence[Mapping[str, Any]]:
         return [
@@ -49,31 +54,51 @@ class PlaneLife:
         ]
 
     async def create(self, name: str) -> None:
-        self._free(name)
+        self._require_not_owned(name)
         if self._planes.uid(name) is not None:
             raise ApiError(f"there is a plane {name!r} already", code=409, reason="AlreadyExists")
         await self._planes.create(name)
         self._controllers.follow(name)
 
     async def delete(self, name: str) -> None:
-        self._free(name)
-        self._there(name)
-        await self._controllers.leave(name)
+        self._require_not_owned(name)
+        self._require_exists(name)
+        await self._controllers.unfollow(name)
         await self._planes.delete(name)
 
+    async def limit(self, name: str, limits: Mapping[str, int]) -> None:
+        self._require_exists(name)
+        try:
+            new_limits = msgspec.convert(limits, PlaneLimits)
+        except msgspec.ValidationError as error:
+            raise ApiError(f"this is no limit: {error}", code=400, reason="BadRequest") from None
+        await self._planes.limit(name, new_limits)
+
+    async def usage(self, name: str) -> Mapping[str, Any]:
+        self._require_exists(name)
+        usage, limits = self._planes.usage(name)
+        return {
+            "usage": msgspec.to_builtins(usage),
+            "limits": None if limits is None else msgspec.to_builtins(limits),
+        }
+
+    async def release(self, name: str) -> Mapping[str, Any]:
+        self._require_exists(name)
+        return {"released": running.quarantine.release(name)}
+
     async def sleep(self, name: str) -> None:
-        self._there(name)
+        self._require_exists(name)
         if name == HOST_PLANE:
             raise ApiError("the host plane never sleeps", code=400, reason="BadRequest")
         await self.put_to_sleep([name])
 
     async def wake(self, name: str) -> None:
-        self._there(name)
+        self._require_exists(name)
         self._planes.plane(name)
 
     async def fork(self, name: str, new: str) -> None:
-        self._there(name)
-        self._free(new)
+        self._require_exists(name)
+        self._require_not_owned(new)
         await self._planes.fork(name, new)
         self._controllers.follow(new)
 
@@ -82,24 +107,24 @@ class PlaneLife:
             await self._planes.snapshot(name, Path(folder) / "snapshot")
             return (Path(folder) / "snapshot").read_bytes()
 
-    async def restore(self, name: str, snapshot: bytes, *, same: bool) -> None:
-        self._free(name)
+    async def restore(self, name: str, snapshot: bytes, *, same_uid: bool) -> None:
+        self._require_not_owned(name)
         with tempfile.TemporaryDirectory(dir=self._planes.root, prefix=".new-") as folder:
             path = Path(folder) / "snapshot"
             path.write_bytes(snapshot)
-            await self._planes.restore(name, path, same_uid=same)
+            await self._planes.restore(name, path, same_uid=same_uid)
         self._controllers.follow(name)
 
     async def run(self, after: float = SLEEP_AFTER_SECONDS) -> None:
-        """Put to sleep what nobody uses, until cancelled."""
+        """Put idle planes to sleep, until cancelled."""
         await self._controllers.started.wait()
         for name in self._planes.names():
             if name != HOST_PLANE and not self._controllers.has_agent(name):
                 self._controllers.follow(name)
         while True:
             await self._clock.sleep(after / 4)
-            tired = [name for name in self._planes.idle(after) if name != HOST_PLANE]
-            await self.put_to_sleep(tired, unused_for=after)
+            idle_planes = [name for name in self._planes.idle(after) if name != HOST_PLANE]
+            await self.put_to_sleep(idle_planes, unused_for=after)
 
     async def put_to_sleep(self, names: Sequence[str], *, unused_for: float = 0.0) -> None:
         for name in names:
@@ -111,28 +136,32 @@ class PlaneLife:
         # The caches first: an informer that lists again would wake it.
         await self._controllers.sleep(name)
         if not await self._planes.sleep(name, unused_for=unused_for):
-            self._controllers.woke(name)
+            self._controllers.resume(name)
 
-    def _crowded(self, woken: str) -> None:
-        """Files and memory are bounded, planes are not."""
-        if self._planes.open_count > self._open_limit and self._thinning is None:
-            self._thinning = asyncio.get_running_loop().create_task(self._thin_out(woken))
+    def _limit_open_planes(self, woken: str) -> None:
+        """Close planes when too many are open: files and memory are bounded, planes are not."""
+        if self._planes.open_count > self._open_limit and self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close_least_used(woken))
 
-    async def _thin_out(self, woken: str) -> None:
+    async def _close_least_used(self, woken: str) -> None:
         try:
-            spare = [name for name in self._planes.least_used() if name not in (HOST_PLANE, woken)]
-            # Some at a time: each has to be worth the asking.
-            tired = spare[: max(1, self._open_limit // 8)]
-            await self.put_to_sleep(tired, unused_for=_IN_USE_SECONDS)
+            candidates = [
+                name for name in self._planes.least_used() if name not in (HOST_PLANE, woken)
+            ]
+            # Several at a time, so that this need not run for each new plane.
+            idle_planes = candidates[: max(1, self._open_limit // 8)]
+            await self.put_to_sleep(idle_planes, unused_for=_IN_USE_SECONDS)
         finally:
-            self._thinning = None
+            self._closing = None
 
-    def _there(self, name: str) -> None:
-        if self._planes.uid(name) is None:
+    def _require_exists(self, name: str) -> None:
+        if not self._planes.exists(name):
             raise NotFound(f"there is no plane {name!r}: see `bidplane plane list`")
 
-    def _free(self, name: str) -> None:
-        """Agents' planes live and die with them."""
+    def _require_not_owned(self, name: str) -> None:
+        """
+        Raise 409 for an agent's plane, which lives and dies with its agent, and 400 for a bad name.
+        """
         if name == HOST_PLANE or self._controllers.has_agent(name):
             raise ApiError(
                 f"the plane {name!r} belongs to the installation or to an agent: use"

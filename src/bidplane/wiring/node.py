@@ -14,24 +14,26 @@ import structlog
 
 from bidplane.api.kinds import POD
 from bidplane.errors import ApiError, UserError
-from bidplane.kube.client import Client, Object
+from bidplane.http.server.serve import serve
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.machinery.informer import Informer
 from bidplane.node import simulatedmetrics
-from bidplane.node.agent import Identity, NodeAgent
-from bidplane.node.auth import Gate, InstallationGate, ReviewGate
+from bidplane.node.agent import NodeAgent, NodeIdentity
+from bidplane.node.auth import InstallationGate, NodeAuthorizer, ReviewGate
 from bidplane.node.fleet import Fleet
 from bidplane.node.inventory import Inventory, uuids
 from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process.runtime import ProcessRuntime
-from bidplane.node.process.settings import Settings
+from bidplane.node.process.settings import ProcessSettings
 from bidplane.node.process.supplies import TokenClient
 from bidplane.node.server import KubeletServer
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.node.simulatedruntime import SimulatedRuntime
-from bidplane.runtime.certificates import Certificates
+from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.installation import Installation
-from bidplane.runtime.serve import serve
+from bidplane.runtime.supervision.health import Health
+from bidplane.runtime.supervision.heartbeat import beat
 from bidplane.telemetry.model import Counters
 from bidplane.telemetry.nvml import NvmlReader
 from bidplane.wiring.hostclient import host_client
@@ -42,7 +44,7 @@ log = structlog.get_logger(__name__)
 
 
 async def run_nodes(nodes: SimulatedNodes, *, clock: Clock, beats: bool = False) -> None:
-    """Register and work until cancelled; with `beats`, as nodes that say that they live."""
+    """Register the nodes and run them until cancelled; with `beats`, they send heartbeats."""
     while True:
         try:
             await nodes.register()
@@ -66,19 +68,25 @@ async def run_node(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """The node process of an installation; returns when cancelled."""
+    """Run the node process of an installation until cancelled."""
     clock = clock or SystemClock()
-    client: Client = host_client(installation, user="bidplane-node", clock=clock)
+    client: KubeClient = host_client(installation, user="bidplane-node", clock=clock)
     gate = InstallationGate(installation.tokens(), clock=clock)
-    await SimulatedFleet(client, fleet, listener, clock=clock).run(certificates, gate=gate)
+    simulated = SimulatedFleet(client, fleet, listener, clock=clock)
+    health = Health()
+    registered = simulated.nodes.registered
+    health.add("nodes", lambda: "" if registered.is_set() else "they are being registered")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(beat(health))
+        group.create_task(simulated.run(certificates, gate=gate))
 
 
 class SimulatedFleet:
-    """Simulated nodes and the one kubelet's server that stands for all of them."""
+    """Simulated nodes, and the one kubelet server for all of them."""
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         fleet: Fleet,
         listener: socket.socket,
         *,
@@ -96,9 +104,11 @@ class SimulatedFleet:
         certificates: Certificates,
         *,
         client_ca: Path | None = None,
-        gate: Gate | None = None,
+        gate: NodeAuthorizer | None = None,
     ) -> None:
-        """Until cancelled. Without a gate, a real cluster says who may ask, and wants Leases."""
+        """
+        Run until cancelled. Without a gate, a real cluster authorizes requests, and expects Leases.
+        """
         clock = self._clock
         first = self._fleet.nodes[0].name if self._fleet.nodes else ""
         kubelet = KubeletServer(
@@ -113,13 +123,13 @@ class SimulatedFleet:
 
 
 class ProcessNode:
-    """One node whose pods are processes here: the parts, joined."""
+    """One node whose pods are processes on this machine."""
 
     def __init__(
         self,
-        client: Client,
-        settings: Settings,
-        identity: Identity,
+        client: KubeClient,
+        settings: ProcessSettings,
+        identity: NodeIdentity,
         inventory: Inventory,
         *,
         tokens: TokenClient | None,
@@ -148,7 +158,9 @@ class ProcessNode:
         self.runtime.devices_are(present)
 
     async def _counters(self) -> list[Counters]:
-        """Of this machine's GPUs; where no driver is, who holds those that are declared."""
+        """
+        Return the counters of this machine's GPUs; without a driver, the use of the declared ones.
+        """
         try:
             return await NvmlReader(self._name, xids=self._inventory.xids()).read()
         except UserError:
@@ -159,15 +171,18 @@ class ProcessNode:
         listener: socket.socket | None = None,
         certificates: Certificates | None = None,
         client_ca: Path | None = None,
-        gate: Gate | None = None,
+        gate: NodeAuthorizer | None = None,
     ) -> None:
-        """Until cancelled; what runs on it runs on. With a listener it is asked as a kubelet is."""
+        """
+        Run the node until cancelled; its pods go on. With a listener it serves the API of a
+        kubelet.
+        """
         async with asyncio.TaskGroup() as group:
             if listener is not None and certificates is not None:
-                asked = gate or ReviewGate(self._client, self._name, clock=self._clock)
+                request_gate = gate or ReviewGate(self._client, self._name, clock=self._clock)
                 kubelet = KubeletServer(
                     self.runtime,
-                    asked,
+                    request_gate,
                     clock=self._clock,
                     metrics=self._counters,
                     usage=self.runtime.meter,

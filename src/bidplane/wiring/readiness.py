@@ -1,14 +1,12 @@
-"""Waiting until a process of an installation does its work, not only runs."""
+"""Waiting until a process of an installation works, not only runs."""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-
-import httpx2
 
 from bidplane.api.kinds import NODE
 from bidplane.errors import ApiError, UserError
+from bidplane.http.client.caller import HttpCaller, trust
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
 from bidplane.wiring.hostclient import host_client
@@ -19,7 +17,7 @@ _LOG_LINES = 5
 
 
 async def wait_ready(where: Installation, name: str, nodes: int) -> None:
-    """Return once `name` works; raises `UserError` with the end of its log if it never does."""
+    """Wait until `name` works; raise `UserError` with the end of its log if it never does."""
     try:
         async with asyncio.timeout(_LONGEST_SECONDS):
             while not await _is_ready(where, name, nodes):
@@ -44,11 +42,9 @@ async def _is_ready(where: Installation, name: str, nodes: int) -> bool:
                 await client.close()
             return len(listing.items) >= nodes
         url = address.url if name == "server" else address.exchange_url
-        path = "/healthz" if name == "server" else "/exchange/v1/healthz"
-        async with httpx2.AsyncClient(
-            verify=ssl.create_default_context(cafile=where.ca_file), timeout=5.0, trust_env=False
-        ) as http:
-            response = await http.get(url + path)
-            return response.status_code == 200 and bool(where.address().host_uid)
-    except (ApiError, httpx2.TransportError):
+        path = "/healthz" if name == "server" else "/readyz"
+        async with HttpCaller(trust=trust(ca_file=where.ca_file), seconds=5.0) as http:
+            answer = await http.call("GET", url + path)
+            return answer.code == 200 and bool(where.address().host_uid)
+    except ApiError:
         return False

@@ -12,23 +12,31 @@ from typing import Any
 
 import msgspec
 
+from bidplane import __version__
 from bidplane.api.crds import all_crds, for_agents
 from bidplane.api.kinds import DEVICE_CLASS, POD, POOL, Kind
 from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
-from bidplane.core import asks, hostreach
+from bidplane.core.bidding import asks
+from bidplane.core.hosting import hostaccess
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import AlreadyExists
-from bidplane.kube.client import Client, Object
+from bidplane.http.server import descriptors
+from bidplane.http.server.serve import serve
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.fleet import Fleet, PoolDeclaration
 from bidplane.node.inventory.slices import DRIVER
 from bidplane.plane import Planes
 from bidplane.plane.call import Admit
-from bidplane.runtime import limits
-from bidplane.runtime.certificates import Certificates
-from bidplane.runtime.credentials import ACCOUNT_PREFIX, HOST_PLANE, InvalidToken, Tokens
+from bidplane.plane.metrics import PlaneMetrics
+from bidplane.runtime.identity.certificates import Certificates
+from bidplane.runtime.identity.credentials import ACCOUNT_PREFIX, HOST_PLANE, InvalidToken, Tokens
 from bidplane.runtime.installation import Address, Installation
-from bidplane.runtime.serve import serve
+from bidplane.runtime.metrics import ProcessMetrics
+from bidplane.runtime.supervision import running
+from bidplane.runtime.supervision.health import Health
+from bidplane.runtime.supervision.heartbeat import beat
+from bidplane.runtime.supervision.probes import ProbedApp
 from bidplane.web.app import WebApp
 from bidplane.web.credentials import CredentialsApp
 from bidplane.web.exchange_proxy import ExchangeProxy
@@ -39,12 +47,12 @@ from bidplane.wiring.life import PlaneLife
 
 
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
-    """What a plane refuses beyond Kubernetes' own rules: asks that cannot be read."""
-    return [] if _asks_the_same(new, old) else asks.problems(kind, new)
+    """Return the problems of an object beyond Kubernetes' own rules: asks that cannot be parsed."""
+    return [] if _is_same_ask(new, old) else asks.problems(kind, new)
 
 
-def _asks_the_same(new: Object, old: Object | None) -> bool:
-    """Most writes are of a status: what was let in is not asked about again."""
+def _is_same_ask(new: Object, old: Object | None) -> bool:
+    """Return whether spec and annotations are unchanged: most writes are of a status."""
     return (
         old is not None
         and new.get("spec") == old.get("spec")
@@ -53,21 +61,23 @@ def _asks_the_same(new: Object, old: Object | None) -> bool:
 
 
 def admission(agent: Callable[[str], Object | None]) -> Admit:
-    """The same, and what an agent that is not trusted may not ask of the machines."""
+    """Return an admission function: `admit`, and no access to the machines for untrusted agents."""
 
     def admit_all(
         plane: str, operation: str, kind: Kind, new: Object, old: Object | None
     ) -> list[str]:
-        if _asks_the_same(new, old):
+        if _is_same_ask(new, old):
             return []
-        found = admit(plane, operation, kind, new, old)
+        problems = admit(plane, operation, kind, new, old)
         if kind == POD and plane != HOST_PLANE:
-            known = agent(plane)
-            if known is not None and not known["spec"].get("trusted"):
-                # What it has it may keep: its agent may have been trusted when it was made.
-                had = hostreach.problems(old) if old is not None else []
-                found += [one for one in hostreach.problems(new) if one not in had]
-        return found
+            agent_object = agent(plane)
+            if agent_object is not None and not agent_object["spec"].get("trusted"):
+                # Earlier problems stay allowed: the agent may have been trusted before.
+                old_problems = hostaccess.problems(old) if old is not None else []
+                problems += [
+                    problem for problem in hostaccess.problems(new) if problem not in old_problems
+                ]
+        return problems
 
     return admit_all
 
@@ -77,15 +87,15 @@ def crds_for(plane: str) -> tuple[dict[str, Any], ...]:
 
 
 async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
-    """Make the host plane, and a pool for every product of the fleet that has none."""
+    """Create the host plane, and a pool for every product of the fleet that has none."""
     uid = await planes.create(HOST_PLANE)
     if fleet is not None:
         await offer(planes.client(HOST_PLANE), fleet)
     return uid
 
 
-async def offer(host: Client, fleet: Fleet) -> None:
-    """Put what the fleet has up for sale; terms that are there already stay."""
+async def offer(host: KubeClient, fleet: Fleet) -> None:
+    """Create a pool for each product of the fleet; existing pools stay unchanged."""
     device_class = {
         "apiVersion": DEVICE_CLASS.api_version,
         "kind": DEVICE_CLASS.kind,
@@ -118,7 +128,7 @@ async def offer(host: Client, fleet: Fleet) -> None:
 
 
 def plane_of_account(tokens: Tokens, token: str, *, now: float) -> str | None:
-    """The plane whose service account a token is of; None for every other token."""
+    """Return the plane of a service account's token; None for every other token."""
     try:
         identity = tokens.verify(token, now=now, accounts=True)
     except InvalidToken:
@@ -135,7 +145,7 @@ async def run_server(
     *,
     clock: Clock | None = None,
 ) -> None:
-    """The server process; returns when cancelled."""
+    """Run the server process until cancelled."""
     clock = clock or SystemClock()
     tokens = installation.tokens()
 
@@ -155,6 +165,7 @@ async def run_server(
         pod_streams=streams,
         ca=certificates.ca.read_text(),
         signer=signer,
+        sealing=installation.sealing(),
     )
     proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
     credentials = CredentialsApp(
@@ -164,6 +175,7 @@ async def run_server(
         ca=certificates.ca.read_bytes(),
         clock=clock,
         signer=signer,
+        hang_up=planes.sleep,
     )
     driver = EmbeddedDriver(planes, address.url)
     try:
@@ -172,8 +184,8 @@ async def run_server(
             Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
         )
         controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
-        # Two files each, and as many again for whoever connects.
-        open_limit = max(16, min(4096, limits.open_files() // 4))
+        # Two files for each plane, and as many for connections.
+        open_limit = max(16, min(4096, descriptors.open_files() // 4))
         life = PlaneLife(planes, controllers, clock=clock, open_limit=open_limit)
         app = WebApp(
             planes=planes,
@@ -182,8 +194,25 @@ async def run_server(
             life=PlanesApp(life, tokens, clock=clock),
             plane_of=lambda token: plane_of_account(tokens, token, now=clock.now()),
         )
+        health = Health(notes=lambda: [f"quarantined: {w}" for w in running.quarantine.refused()])
+        health.add(
+            "controllers", lambda: "" if controllers.started.is_set() else "they are starting"
+        )
+        metrics = ProcessMetrics(version=__version__)
+        metrics.add(PlaneMetrics(planes))
+        probed = ProbedApp(
+            app,
+            health=health,
+            metrics=metrics,
+            tokens=tokens,
+            now=clock.now,
+            other_checks=proxy.readiness,
+        )
         async with asyncio.TaskGroup() as group:
-            group.create_task(serve(app, listener, certificates))
+            group.create_task(beat(health))
+            group.create_task(running.watch(installation.folder, "server"))
+            group.create_task(metrics.sample())
+            group.create_task(serve(probed, listener, certificates))
             group.create_task(controllers.run())
             group.create_task(life.run())
     finally:

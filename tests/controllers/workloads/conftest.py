@@ -18,7 +18,7 @@ from bidplane.errors import Conflict, NotFound
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock, rfc3339
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.server import crds_for, prepare_host
@@ -40,9 +40,9 @@ class Site:
         """What `condition` returns, once that is true."""
         end = self.clock.now() + PATIENCE
         while True:
-            found = await condition()
-            if found:
-                return found
+            value = await condition()
+            if value:
+                return value
             assert self.clock.now() < end, f"never: {condition.__name__}"
             await asyncio.sleep(self._look_seconds)
 
@@ -69,29 +69,31 @@ class Site:
             return None
 
     async def all(self, kind, labels=""):
-        found = await self.client.list(kind, self.namespace, labels=labels)
-        return sorted(found.items, key=lambda obj: obj["metadata"]["name"])
+        listing = await self.client.list(kind, self.namespace, labels=labels)
+        return sorted(listing.items, key=lambda obj: obj["metadata"]["name"])
 
-    async def status(self, kind, name, **wanted):
+    async def status(self, kind, name, **expected):
         """The status of an object, once it says this (None: leaves it out, or zero)."""
 
         async def says():
             obj = await self.get(kind, name)
             status = (obj or {}).get("status") or {}
-            fits = all((status.get(k) or None) == (v or None) for k, v in wanted.items())
+            fits = all((status.get(k) or None) == (v or None) for k, v in expected.items())
             self.last = status
             return status if obj is not None and fits else None
 
         try:
             return await self.until(says)
         except AssertionError:
-            raise AssertionError(f"{name} never said {wanted}: {self.last}") from None
+            raise AssertionError(f"{name} never said {expected}: {self.last}") from None
 
     async def condition(self, kind, name, type, status="True"):
         async def holds():
             obj = await self.get(kind, name)
-            found = ((obj or {}).get("status") or {}).get("conditions") or ()
-            return next((c for c in found if c["type"] == type and c["status"] == status), None)
+            conditions = ((obj or {}).get("status") or {}).get("conditions") or ()
+            return next(
+                (c for c in conditions if c["type"] == type and c["status"] == status), None
+            )
 
         return await self.until(holds)
 
@@ -103,8 +105,8 @@ class Site:
 
     async def pods_are(self, count, labels=""):
         async def there():
-            found = await self.pods(labels)
-            return found if len(found) == count else None
+            pods = await self.pods(labels)
+            return pods if len(pods) == count else None
 
         if count:
             return await self.until(there)

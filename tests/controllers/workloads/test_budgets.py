@@ -32,11 +32,11 @@ def test_what_is_allowed(stories, spec, desired, allowed):
         await site.create(DEPLOYMENT, "web", deployment(3))
         await site.ready(*await site.pods_are(3))
         await site.create(DISRUPTION_BUDGET, "b", budget(**spec))
-        said = await site.status(
+        status = await site.status(
             DISRUPTION_BUDGET, "b", currentHealthy=3, desiredHealthy=desired, expectedPods=3
         )
-        assert said["disruptionsAllowed"] == allowed
-        (condition,) = said["conditions"]
+        assert status["disruptionsAllowed"] == allowed
+        (condition,) = status["conditions"]
         assert (condition["type"], condition["status"]) == (
             "DisruptionAllowed",
             "True" if allowed else "False",

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bidplane.api.kinds import DEPLOYMENT, JOB, NAMESPACE, POD, REPLICA_SET
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.plane import Planes
-from bidplane.runtime.credentials import HOST_PLANE, Tokens
+from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.server import crds_for, prepare_host
@@ -64,9 +64,9 @@ async def story(folder, seed, sizes, kills):
         controllers = Controllers(Laggy(host, dice), driver, clock=clock, own_host=True)
         return asyncio.create_task(controllers.run())
 
-    async def live(**wanted):
+    async def live(**expected):
         pods = (await host.list(POD, "t")).items
-        return [p for p in pods if wanted.items() <= p["metadata"]["labels"].items()]
+        return [p for p in pods if expected.items() <= p["metadata"]["labels"].items()]
 
     most = {"web": 0, "train": 0}
 

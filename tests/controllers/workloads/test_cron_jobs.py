@@ -10,8 +10,8 @@ from .conftest import template
 
 
 def spec(schedule="* * * * *", **more):
-    made = template("job", restartPolicy="Never")
-    return {"schedule": schedule, "jobTemplate": {"spec": {"template": made}}, **more}
+    pod_template = template("job", restartPolicy="Never")
+    return {"schedule": schedule, "jobTemplate": {"spec": {"template": pod_template}}, **more}
 
 
 def test_a_job_is_named_after_its_minute(stories):
@@ -27,8 +27,8 @@ def test_a_job_is_named_after_its_minute(stories):
         assert job["metadata"]["name"] == f"tick-{int(parse_rfc3339(when)) // 60}"
         (owner,) = job["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["controller"]) == ("CronJob", "tick", True)
-        told = await site.status(CRON_JOB, "tick", lastScheduleTime=when)
-        assert told["active"][0]["name"] == job["metadata"]["name"]
+        status = await site.status(CRON_JOB, "tick", lastScheduleTime=when)
+        assert status["active"][0]["name"] == job["metadata"]["name"]
         await site.ends(*await site.pods_are(1))
         await site.condition(JOB, job["metadata"]["name"], "Complete")
         await site.status(CRON_JOB, "tick", active=None)

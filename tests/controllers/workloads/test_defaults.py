@@ -13,8 +13,8 @@ def test_a_stateful_set(stories):
     async def story(site):
         selector = {"matchLabels": {"app": "web"}}
         spec = {"selector": selector, "template": template(), "serviceName": "db"}
-        made = await site.create(STATEFUL_SET, "db", spec)
-        assert without_template(made["spec"]) == {
+        created = await site.create(STATEFUL_SET, "db", spec)
+        assert without_template(created["spec"]) == {
             "replicas": 1,
             "selector": selector,
             "serviceName": "db",
@@ -36,15 +36,15 @@ def test_a_stateful_set(stories):
 def test_a_cron_job(stories):
     async def story(site):
         job = {"spec": {"template": template(restartPolicy="Never")}}
-        made = await site.create(CRON_JOB, "tick", {"schedule": "0 0 1 1 *", "jobTemplate": job})
-        assert without_template(made["spec"]) == {
+        created = await site.create(CRON_JOB, "tick", {"schedule": "0 0 1 1 *", "jobTemplate": job})
+        assert without_template(created["spec"]) == {
             "schedule": "0 0 1 1 *",
             "concurrencyPolicy": "Allow",
             "suspend": False,
             "successfulJobsHistoryLimit": 3,
             "failedJobsHistoryLimit": 1,
         }
-        pod = made["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+        pod = created["spec"]["jobTemplate"]["spec"]["template"]["spec"]
         assert pod["terminationGracePeriodSeconds"] == 30
 
     stories(story)
@@ -53,9 +53,9 @@ def test_a_cron_job(stories):
 def test_a_job(stories):
     async def story(site):
         spec = {"template": template(restartPolicy="Never"), "suspend": True}
-        made = await site.create(JOB, "train", spec)
-        uid = made["metadata"]["uid"]
-        assert without_template(made["spec"]) == {
+        created = await site.create(JOB, "train", spec)
+        uid = created["metadata"]["uid"]
+        assert without_template(created["spec"]) == {
             "parallelism": 1,
             "completions": 1,
             "backoffLimit": 6,
@@ -67,7 +67,7 @@ def test_a_job(stories):
         }
         rule = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
         spec = {**spec, "podFailurePolicy": {"rules": [rule]}}
-        made = await site.create(JOB, "careful", spec)
-        assert made["spec"]["podReplacementPolicy"] == "Failed"
+        created = await site.create(JOB, "careful", spec)
+        assert created["spec"]["podReplacementPolicy"] == "Failed"
 
     stories(story)

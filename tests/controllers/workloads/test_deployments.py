@@ -35,10 +35,10 @@ async def finish(site, replicas=3):
         for pod in await site.pods():
             if (pod.get("status") or {}).get("phase") != "Running":
                 await site.ready(pod)
-        found = await site.get(DEPLOYMENT, "web")
-        status = found["status"]
+        current = await site.get(DEPLOYMENT, "web")
+        status = current["status"]
         return (
-            status.get("observedGeneration") == found["metadata"]["generation"]
+            status.get("observedGeneration") == current["metadata"]["generation"]
             and status.get("updatedReplicas") == status.get("replicas") == replicas
             and status.get("availableReplicas") == replicas
         )
@@ -73,17 +73,17 @@ def test_a_deployment_becomes_available(stories):
         assert available["message"] == "Deployment has minimum availability."
 
         async def progressed():
-            found = await site.condition(DEPLOYMENT, "web", "Progressing")
-            return found if found["reason"] == "NewReplicaSetAvailable" else None
+            status = await site.condition(DEPLOYMENT, "web", "Progressing")
+            return status if status["reason"] == "NewReplicaSetAvailable" else None
 
         progress = await site.until(progressed)
         expected = f'ReplicaSet "web-{hashed}" has successfully progressed.'
         assert progress["message"] == expected
-        found = await site.status(
+        status = await site.status(
             DEPLOYMENT, "web", replicas=3, readyReplicas=3, availableReplicas=3, updatedReplicas=3,
             unavailableReplicas=None, observedGeneration=1,
         )  # fmt: skip
-        assert found
+        assert status
         web = await site.get(DEPLOYMENT, "web")
         assert web["metadata"]["annotations"][REVISION] == "1"
 
@@ -124,11 +124,11 @@ def test_a_template_that_comes_back_is_the_revision_it_was(stories):
         await finish(site)
         await site.patch(DEPLOYMENT, "web", {"spec": {"template": template(image="x:1")}})
         await finish(site)
-        again = await site.get(REPLICA_SET, first["metadata"]["name"])
-        assert again["metadata"]["annotations"][REVISION] == "3"
-        history = again["metadata"]["annotations"]["deployment.kubernetes.io/revision-history"]
+        restored = await site.get(REPLICA_SET, first["metadata"]["name"])
+        assert restored["metadata"]["annotations"][REVISION] == "3"
+        history = restored["metadata"]["annotations"]["deployment.kubernetes.io/revision-history"]
         assert history == "1"
-        assert again["spec"]["replicas"] == 3
+        assert restored["spec"]["replicas"] == 3
 
         async def told():
             web = await site.get(DEPLOYMENT, "web")
@@ -190,8 +190,10 @@ def test_only_so_much_history_is_kept(stories):
             return len(await site.all(REPLICA_SET)) == 2
 
         await site.until(two)
-        kept = sorted(s["metadata"]["annotations"][REVISION] for s in await site.all(REPLICA_SET))
-        assert kept == ["3", "4"]
+        revisions = sorted(
+            s["metadata"]["annotations"][REVISION] for s in await site.all(REPLICA_SET)
+        )
+        assert revisions == ["3", "4"]
 
     stories(story)
 
@@ -215,11 +217,11 @@ def test_a_replica_set_of_nobody_is_adopted(stories):
         }
         await site.create(REPLICA_SET, "old", orphan, labels={"app": "web"})
         await site.pods_are(1)
-        made = await site.create(DEPLOYMENT, "web", deployment(2))
+        created = await site.create(DEPLOYMENT, "web", deployment(2))
 
         async def adopted():
             owners = (await site.get(REPLICA_SET, "old"))["metadata"].get("ownerReferences") or ()
-            return any(o["uid"] == made["metadata"]["uid"] and o["controller"] for o in owners)
+            return any(o["uid"] == created["metadata"]["uid"] and o["controller"] for o in owners)
 
         await site.until(adopted)
 
@@ -243,8 +245,10 @@ def test_a_size_that_changes_during_a_rollout_is_shared(stories, size):
         async def shared():
             sets = await site.all(REPLICA_SET)
             desired = "deployment.kubernetes.io/desired-replicas"
-            seen = {s["metadata"]["annotations"][desired] for s in sets if s["spec"]["replicas"]}
-            return seen == {str(size)}
+            desired_sizes = {
+                s["metadata"]["annotations"][desired] for s in sets if s["spec"]["replicas"]
+            }
+            return desired_sizes == {str(size)}
 
         await site.until(shared)
         await finish(site, size)

@@ -35,13 +35,13 @@ def test_an_index_that_fails_too_often_does_not_stop_the_others(stories):
         await site.pods_are(2)
         await site.ends(await of_index(site, "0", failures="0"), code=1)
         await site.ends(await of_index(site, "0", failures="1"), code=1)
-        said = await site.status(JOB, "train", failedIndexes="0")
-        assert not any(c["type"] == "Failed" for c in said.get("conditions") or ())
+        status = await site.status(JOB, "train", failedIndexes="0")
+        assert not any(c["type"] == "Failed" for c in status.get("conditions") or ())
         await site.ends(await of_index(site, "1", failures="0"))
         failed = await site.condition(JOB, "train", "Failed")
         assert (failed["reason"], failed["message"]) == ("FailedIndexes", "Job has failed indexes")
-        said = await site.status(JOB, "train", completedIndexes="1", failedIndexes="0")
-        assert (said["succeeded"], said["failed"]) == (1, 2)
+        status = await site.status(JOB, "train", completedIndexes="1", failedIndexes="0")
+        assert (status["succeeded"], status["failed"]) == (1, 2)
 
     stories(story)
 

@@ -11,9 +11,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def spec(**more):
-    made = template("job", restartPolicy=more.pop("restartPolicy", "Never"))
-    del made["metadata"]
-    return {"template": made, **more}
+    pod_template = template("job", restartPolicy=more.pop("restartPolicy", "Never"))
+    del pod_template["metadata"]
+    return {"template": pod_template, **more}
 
 
 def test_a_job_completes(stories):
@@ -181,18 +181,18 @@ def test_a_policy_says_what_a_failure_means(stories, action, condition, failed):
         (pod,) = await site.pods_are(1)
         await site.ends(pod, code=42)
         if condition:
-            found = await site.condition(JOB, "train", condition)
-            assert found["reason"] == "PodFailurePolicy"
+            current = await site.condition(JOB, "train", condition)
+            assert current["reason"] == "PodFailurePolicy"
             name = f"{site.namespace}/{pod['metadata']['name']}"
-            assert found["message"] == (
+            assert current["message"] == (
                 f"Container main for pod {name} failed with exit code 42"
                 " matching FailJob rule at index 0"
             )
         else:
 
             async def released():
-                found = await site.get(POD, pod["metadata"]["name"])
-                return "finalizers" not in found["metadata"]
+                current = await site.get(POD, pod["metadata"]["name"])
+                return "finalizers" not in current["metadata"]
 
             await site.until(released)
         await site.status(JOB, "train", failed=failed)

@@ -48,8 +48,8 @@ def test_the_least_useful_go_first(stories):
         pods = await site.pods_are(3)
         await site.ready(pods[1])
         await site.patch(REPLICA_SET, "web", {"spec": {"replicas": 1}})
-        (left,) = await site.pods_are(1)
-        assert left["metadata"]["name"] == pods[1]["metadata"]["name"]
+        (remaining,) = await site.pods_are(1)
+        assert remaining["metadata"]["name"] == pods[1]["metadata"]["name"]
 
     stories(story)
 
@@ -64,8 +64,8 @@ def test_the_cheapest_to_delete_go_first(stories):
             await site.patch(POD, pod["metadata"]["name"], change)
         await site.steady(0.3)
         await site.patch(REPLICA_SET, "web", {"spec": {"replicas": 1}})
-        (left,) = await site.pods_are(1)
-        assert left["metadata"]["name"] == pods[0]["metadata"]["name"]
+        (remaining,) = await site.pods_are(1)
+        assert remaining["metadata"]["name"] == pods[0]["metadata"]["name"]
 
     stories(story)
 
@@ -74,11 +74,11 @@ def test_a_pod_of_nobody_is_adopted_and_one_too_many_goes(stories):
     async def story(site):
         pod = {"containers": [{"name": "main", "image": "x"}]}
         await site.create(POD, "stray", pod, labels={"app": "web"})
-        made = await site.create(REPLICA_SET, "web", spec(1))
+        created = await site.create(REPLICA_SET, "web", spec(1))
 
         async def adopted():
             owners = (await site.get(POD, "stray"))["metadata"].get("ownerReferences") or ()
-            return [o["uid"] for o in owners] == [made["metadata"]["uid"]]
+            return [o["uid"] for o in owners] == [created["metadata"]["uid"]]
 
         await site.until(adopted)
         assert [p["metadata"]["name"] for p in await site.pods()] == ["stray"]

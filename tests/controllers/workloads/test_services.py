@@ -27,12 +27,12 @@ def test_a_pod_answers_once_it_is_ready(stories):
         async def one():
             return await endpoints(site)
 
-        (found,) = await site.until(one)
-        assert found["addresses"] == ["10.0.0.7"]
+        (endpoint,) = await site.until(one)
+        assert endpoint["addresses"] == ["10.0.0.7"]
         expected = {"ready": False, "serving": False, "terminating": False}
-        assert found["conditions"] == expected
-        assert found["targetRef"]["name"] == "a"
-        assert found["nodeName"] == node
+        assert endpoint["conditions"] == expected
+        assert endpoint["targetRef"]["name"] == "a"
+        assert endpoint["nodeName"] == node
         await site.ready(pod, ip="10.0.0.7")
 
         async def ready():
@@ -88,15 +88,15 @@ def test_the_old_kind_says_the_same(stories):
                 await site.ready(pod, ip=ip)
 
         async def both():
-            found = await site.get(ENDPOINTS, "web")
-            subsets = (found or {}).get("subsets") or ()
+            endpoints_object = await site.get(ENDPOINTS, "web")
+            subsets = (endpoints_object or {}).get("subsets") or ()
             full = [s for s in subsets if s.get("addresses") and s.get("notReadyAddresses")]
-            return found if full else None
+            return endpoints_object if full else None
 
-        found = await site.until(both)
+        endpoints_object = await site.until(both)
         labels = {"tier": "front", "endpoints.kubernetes.io/managed-by": "endpoint-controller"}
-        assert found["metadata"]["labels"] == labels
-        (subset,) = found["subsets"]
+        assert endpoints_object["metadata"]["labels"] == labels
+        (subset,) = endpoints_object["subsets"]
         assert subset["ports"] == [{"name": "web", "port": 8080, "protocol": "TCP"}]
         (ready,) = subset["addresses"]
         assert (ready["ip"], ready["nodeName"], ready["targetRef"]["name"]) == (
@@ -104,7 +104,7 @@ def test_the_old_kind_says_the_same(stories):
             node,
             "a",
         )
-        assert [one["ip"] for one in subset["notReadyAddresses"]] == ["10.0.0.8"]
+        assert [address["ip"] for address in subset["notReadyAddresses"]] == ["10.0.0.8"]
         await site.delete(SERVICE, "web")
 
         async def gone():

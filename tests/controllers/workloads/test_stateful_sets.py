@@ -78,8 +78,8 @@ def test_a_pod_that_goes_comes_back_with_its_name(stories):
         await site.delete(POD, "db-0", grace_seconds=0)
 
         async def back():
-            found = await site.get(POD, "db-0")
-            return found and found["metadata"]["uid"] != before["metadata"]["uid"]
+            pod_object = await site.get(POD, "db-0")
+            return pod_object and pod_object["metadata"]["uid"] != before["metadata"]["uid"]
 
         await site.until(back)
 
@@ -160,9 +160,9 @@ CLAIM = {
 }
 
 
-async def claims_are(site, *wanted):
+async def claims_are(site, *expected_names):
     async def so():
-        return names(await site.all(VOLUME_CLAIM)) == list(wanted)
+        return names(await site.all(VOLUME_CLAIM)) == list(expected_names)
 
     await site.until(so)
 
@@ -176,8 +176,8 @@ def test_claims_go_with_what_they_were_made_for(stories):
         await claims_are(site, "data-db-0", "data-db-1")
 
         async def owned():
-            found = await site.get(VOLUME_CLAIM, "data-db-0")
-            return found["metadata"].get("ownerReferences")
+            volume_claim = await site.get(VOLUME_CLAIM, "data-db-0")
+            return volume_claim["metadata"].get("ownerReferences")
 
         (owner,) = await site.until(owned)
         assert (owner["kind"], owner["name"], owner.get("controller")) == (

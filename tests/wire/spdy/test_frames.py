@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bidplane.wire.spdy import frames
-from bidplane.wire.spdy.dictionary import DICTIONARY
-from bidplane.wire.spdy.frames import Decoder, Encoder, SpdyError
+from bidplane.wire.streams.spdy import frames
+from bidplane.wire.streams.spdy.dictionary import DICTIONARY
+from bidplane.wire.streams.spdy.frames import Decoder, Encoder, SpdyError
 
 # A busy machine is not a fault.
 BUSY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,8 +11,16 @@ from hypothesis.stateful import (
     rule,
 )
 
-from bidplane.wire.spdy import frames, session
-from bidplane.wire.spdy.session import Code, Ended, Opened, Received, Replied, Session, WasReset
+from bidplane.wire.streams.spdy import frames, session
+from bidplane.wire.streams.spdy.session import (
+    Code,
+    Ended,
+    Opened,
+    Received,
+    Replied,
+    Session,
+    WasReset,
+)
 
 
 class End:

@@ -1,7 +1,7 @@
 """
-What kube-controller-manager does in a cluster, in every plane at once.
+The controllers that a cluster's kube-controller-manager runs, for every plane at once.
 
-One work queue per kind for all planes; `core/workloads` decides.
+One work queue per kind serves all planes; `core/workloads` decides.
 """
 
 from bidplane.controllers.workloads.all import KINDS, Workloads

@@ -25,7 +25,7 @@ from bidplane.api.kinds import (
     Kind,
     Object,
 )
-from bidplane.controllers.workloads.carry import Refused
+from bidplane.controllers.workloads.carry import CreationRefused
 from bidplane.controllers.workloads.reconciler import Key, Reconciler, Sites
 from bidplane.controllers.workloads.volumeclaims import VolumeClaims
 from bidplane.core.workloads import (
@@ -40,14 +40,14 @@ from bidplane.core.workloads import (
     statefulsets,
 )
 from bidplane.core.workloads.common import controller_of, labels_of, meta
-from bidplane.core.workloads.plan import Plan
+from bidplane.core.workloads.plan import WorkloadPlan
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache
 
-# What is followed in every plane for them.
+# The kinds that these controllers watch in every plane.
 KINDS = (
     POD,
     NODE,
@@ -64,27 +64,31 @@ KINDS = (
     DISRUPTION_BUDGET,
 )
 _COUNTED = (POD, SERVICE, VOLUME_CLAIM, DEPLOYMENT, REPLICA_SET, STATEFUL_SET, JOB, CRON_JOB)
-_ASKED = (CONFIG_MAP, SECRET)  # counted, but not worth following: see `Quotas`
+_LISTED = (CONFIG_MAP, SECRET)  # counted, but not worth watching: see `Quotas`
 _RECOUNT_SECONDS = 10.0
-_REFUSED_SECONDS = 5.0  # before what was refused is tried again
+_REFUSED_SECONDS = 5.0  # before a refused creation is tried again
 
 
 class ReplicaSets(Reconciler):
+    """The ReplicaSet controller."""
+
     kind, dependents, component = REPLICA_SET, (POD,), "replicaset-controller"
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         pods = cache[POD].in_namespace(meta(obj)["namespace"])
         plan = replicasets.plan(obj, pods, now=self.clock.now())
         try:
             return await self.carrier.carry_out(cache.client, plan)
-        except Refused as refused:
+        except CreationRefused as refused:
             now = self.clock.now()
-            said = replicasets.plan(obj, pods, now=now, refused=str(refused.error))
-            await self.carrier.carry_out(cache.client, Plan(status=said.status))
+            failed = replicasets.plan(obj, pods, now=now, refused=str(refused.error))
+            await self.carrier.carry_out(cache.client, WorkloadPlan(status=failed.status))
             return _REFUSED_SECONDS
 
 
 class Deployments(Reconciler):
+    """The Deployment controller."""
+
     kind, dependents, component = DEPLOYMENT, (REPLICA_SET,), "deployment-controller"
 
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
@@ -92,7 +96,9 @@ class Deployments(Reconciler):
         sites.on_change(POD, self._pod_ended)
 
     def _pod_ended(self, plane: str, event: EventType, pod: Object) -> None:
-        """Recreate waits for the last pod of the old."""
+        """
+        Reconcile the Deployment of an ended pod: the Recreate strategy waits for the old pods.
+        """
         owner, cache = controller_of(pod), self.sites.get(plane)
         if event != "DELETED" or owner is None or owner["kind"] != "ReplicaSet" or cache is None:
             return
@@ -100,7 +106,7 @@ class Deployments(Reconciler):
         if replica_set is not None:
             self._dependent_changed(plane, "MODIFIED", replica_set)
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
         plan = deployments.plan(
             obj,
@@ -114,22 +120,26 @@ class Deployments(Reconciler):
             await self._settle_name(cache, obj, plan)
             raise
 
-    async def _settle_name(self, cache: PlaneCache, obj: Object, plan: Plan) -> None:
-        """Our hash is taken: by the very ReplicaSet our cache has not seen, or by another's."""
+    async def _settle_name(self, cache: PlaneCache, obj: Object, plan: WorkloadPlan) -> None:
+        """
+        Handle a taken ReplicaSet name: count a collision, unless our own cache was only behind.
+        """
         for name in deployments.created(plan):
             with suppress(NotFound):
-                found = await cache.client.get(REPLICA_SET, name, meta(obj)["namespace"])
-                if deployments.collided(obj, found):
+                existing = await cache.client.get(REPLICA_SET, name, meta(obj)["namespace"])
+                if deployments.collided(obj, existing):
                     await self.carrier.carry_out(
-                        cache.client, Plan(status=deployments.collision(obj))
+                        cache.client, WorkloadPlan(status=deployments.collision(obj))
                     )
 
 
 class StatefulSets(Reconciler):
+    """The StatefulSet controller."""
+
     kind, dependents = STATEFUL_SET, (POD, CONTROLLER_REVISION)
     component = "statefulset-controller"
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
         plan = statefulsets.plan(
             obj,
@@ -140,41 +150,49 @@ class StatefulSets(Reconciler):
         )
         try:
             return await self.carrier.carry_out(cache.client, plan)
-        except Refused:
+        except CreationRefused:
             return _REFUSED_SECONDS
 
 
 class Jobs(Reconciler):
+    """The Job controller."""
+
     kind, dependents, component = JOB, (POD,), "job-controller"
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         pods = cache[POD].in_namespace(meta(obj)["namespace"])
         plan = jobs.plan(obj, pods, now=self.clock.now())
         try:
             return await self.carrier.carry_out(cache.client, plan)
-        except Refused:
+        except CreationRefused:
             return _REFUSED_SECONDS
 
-    async def gone(self, cache: PlaneCache, namespace: str, name: str) -> None:
-        """Its pods wait for us to count them; nobody will."""
+    async def clean_up(self, cache: PlaneCache, namespace: str, name: str) -> None:
+        """
+        Remove the tracking finalizer from the pods of a deleted Job, which nobody counts any more.
+        """
         for pod in cache[POD].in_namespace(namespace):
             owner = controller_of(pod)
-            ours = owner is not None and (owner["kind"], owner["name"]) == ("Job", name)
-            if ours and jobs.TRACKING in (meta(pod).get("finalizers") or ()):
+            is_ours = owner is not None and (owner["kind"], owner["name"]) == ("Job", name)
+            if is_ours and jobs.TRACKING in (meta(pod).get("finalizers") or ()):
                 with suppress(NotFound):
-                    await self.carrier.carry_out(cache.client, Plan(operations=[jobs.release(pod)]))
+                    await self.carrier.carry_out(
+                        cache.client, WorkloadPlan(operations=[jobs.release(pod)])
+                    )
 
 
 class CronJobs(Reconciler):
+    """The CronJob controller."""
+
     kind, dependents, component = CRON_JOB, (JOB,), "cronjob-controller"
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         plan = cronjobs.plan(
             obj, cache[JOB].in_namespace(meta(obj)["namespace"]), now=self.clock.now()
         )
         try:
             return await self.carrier.carry_out(cache.client, plan)
-        except Refused:
+        except CreationRefused:
             return _REFUSED_SECONDS
 
     def _dependent_changed(self, plane: str, event: EventType, obj: Object) -> None:
@@ -183,6 +201,8 @@ class CronJobs(Reconciler):
 
 
 class EndpointSlices(Reconciler):
+    """The controller of EndpointSlices and Endpoints."""
+
     kind, component = SERVICE, "endpoint-slice-controller"
 
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
@@ -190,7 +210,7 @@ class EndpointSlices(Reconciler):
         sites.on_change(POD, self._pod_changed)
         sites.on_change(ENDPOINT_SLICE, self._slice_changed)
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
         nodes = {str(meta(node)["name"]) for node in cache[NODE].items()}
         plan = endpointslices.plan(
@@ -200,20 +220,21 @@ class EndpointSlices(Reconciler):
             nodes,
         )
         await self.carrier.carry_out(cache.client, plan)
-        # Read each time, not followed: nobody but us writes it, and few read it.
-        known = None
+        # Read each time, not watched: only we write it, and few clients read it.
+        existing = None
         with suppress(NotFound):
-            known = await cache.client.get(ENDPOINTS, meta(obj)["name"], namespace)
+            existing = await cache.client.get(ENDPOINTS, meta(obj)["name"], namespace)
         pods = cache[POD].in_namespace(namespace)
-        if (done := endpoints.operation(obj, pods, nodes, known)) is not None:
-            return await self.carrier.carry_out(cache.client, Plan(operations=[done]))
+        if (operation := endpoints.operation(obj, pods, nodes, existing)) is not None:
+            return await self.carrier.carry_out(cache.client, WorkloadPlan(operations=[operation]))
         return None
 
-    async def gone(self, cache: PlaneCache, namespace: str, name: str) -> None:
+    async def clean_up(self, cache: PlaneCache, namespace: str, name: str) -> None:
+        """Delete the Endpoints that we wrote for a deleted Service."""
         with suppress(NotFound):
-            known = await cache.client.get(ENDPOINTS, name, namespace)
-            if labels_of(known).get(endpoints.MANAGED_BY) == endpoints.OURS:
-                await cache.client.delete(ENDPOINTS, name, namespace, uid=meta(known)["uid"])
+            existing = await cache.client.get(ENDPOINTS, name, namespace)
+            if labels_of(existing).get(endpoints.MANAGED_BY) == endpoints.OURS:
+                await cache.client.delete(ENDPOINTS, name, namespace, uid=meta(existing)["uid"])
 
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
         cache = self.sites.get(plane)
@@ -221,7 +242,7 @@ class EndpointSlices(Reconciler):
         services = cache[SERVICE].in_namespace(namespace) if cache is not None else ()
         for service in services:
             selector = service["spec"].get("selector")
-            # Or it was in one, and its labels have changed since.
+            # A modified pod may have left the Service by a change of labels.
             if selector and (selector.items() <= labels_of(pod).items() or event == "MODIFIED"):
                 self.controller.add((plane, namespace, meta(service)["name"]))
 
@@ -233,10 +254,10 @@ class EndpointSlices(Reconciler):
 
 class Quotas(Reconciler):
     """
-    Keeps `status.used`. Refusing what is too much is the API server's part.
+    Keeps `status.used`; the API server enforces the limits.
 
-    ConfigMaps and Secrets are many and rarely limited: they are asked for when a quota
-    names them, and again after a while.
+    ConfigMaps and Secrets are many and rarely limited: they are listed only when a quota names
+    them, and again after a while.
     """
 
     kind, component = RESOURCE_QUOTA, "resourcequota-controller"
@@ -247,26 +268,27 @@ class Quotas(Reconciler):
             sites.on_change(kind, self._counted_changed)
 
     def _counted_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        """Reconcile the quotas in a changed object's namespace."""
         cache = self.sites.get(plane)
         namespace = meta(obj)["namespace"]
         for quota in cache[RESOURCE_QUOTA].in_namespace(namespace) if cache is not None else ():
             self.controller.add((plane, namespace, meta(quota)["name"]))
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
         objects: dict[Kind, list[Object]] = {
             kind: cache[kind].in_namespace(namespace) for kind in _COUNTED
         }
         hard: Mapping[str, str] = obj["spec"].get("hard") or {}
-        asked = [k for k in _ASKED if any(k.plural in name for name in hard)]
-        for kind in asked:
+        listed = [k for k in _LISTED if any(k.plural in name for name in hard)]
+        for kind in listed:
             objects[kind] = list((await cache.client.list(kind, namespace)).items)
         await self.carrier.carry_out(cache.client, quotas.plan(obj, objects))
-        return _RECOUNT_SECONDS if asked else None
+        return _RECOUNT_SECONDS if listed else None
 
 
 class Budgets(Reconciler):
-    """Keeps how many pods may be evicted. Granting an eviction is the API server's part."""
+    """Keeps the number of pods that may be evicted; the API server grants evictions."""
 
     kind, component = DISRUPTION_BUDGET, "controllermanager"
     _scaled = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
@@ -277,12 +299,13 @@ class Budgets(Reconciler):
             sites.on_change(kind, self._counted_changed)
 
     def _counted_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        """Reconcile the budgets in a changed object's namespace."""
         cache = self.sites.get(plane)
         namespace = meta(obj)["namespace"]
         for budget in cache[self.kind].in_namespace(namespace) if cache is not None else ():
             self.controller.add((plane, namespace, meta(budget)["name"]))
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         namespace = meta(obj)["namespace"]
         owners = {
             (kind.kind, str(meta(owner)["name"])): owner
@@ -295,6 +318,8 @@ class Budgets(Reconciler):
 
 
 class Workloads:
+    """All workload controllers, ready to run."""
+
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
         reconcilers: list[Reconciler] = [
             Deployments(sites, clock=clock),

@@ -1,8 +1,8 @@
 """
-The frame every workload's reconciler has: which key to look at when what changes.
+The base of every workload's reconciler: which key to reconcile when an object changes.
 
-An object that has a controller concerns that one; one that has none concerns whoever
-would adopt it.
+A change of an object that has a controller reconciles that controller; a change of an orphan
+reconciles each owner whose selector matches it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bidplane.api.kinds import Kind, Object
-from bidplane.controllers.workloads.carry import Carrier
+from bidplane.controllers.workloads.carry import PlanExecutor
 from bidplane.core.workloads.common import controller_of, labels_of, meta, selector_of
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
@@ -32,7 +32,7 @@ class Sites:
 
 
 class Reconciler:
-    """`kind` is looked at, when it changes and when one of `dependents` does."""
+    """Reconciles objects of `kind`, when they or one of their `dependents` change."""
 
     kind: Kind
     dependents: tuple[Kind, ...] = ()
@@ -40,33 +40,37 @@ class Reconciler:
 
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
         self.sites, self.clock = sites, clock
-        self.carrier = Carrier(self.component, clock=clock)
+        self.carrier = PlanExecutor(self.component, clock=clock)
         self.controller: Controller[Key] = Controller(self.kind.plural, self.reconcile)
         sites.on_change(self.kind, self._changed)
         for kind in self.dependents:
             sites.on_change(kind, self._dependent_changed)
 
     async def reconcile(self, key: Key) -> float | None:
+        """Reconcile the object of that key, or clean up after it."""
         plane, namespace, name = key
         cache = self.sites.get(plane)
         if cache is None:
             return None
         obj = cache[self.kind].get(namespace, name)
         if obj is None:
-            await self.gone(cache, namespace, name)
+            await self.clean_up(cache, namespace, name)
             return None
-        return await self.look(cache, obj)
+        return await self.reconcile_object(cache, obj)
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
+        """Reconcile one object; return the seconds until the next look, or None."""
         raise NotImplementedError
 
-    async def gone(self, cache: PlaneCache, namespace: str, name: str) -> None:
-        """The object is not there (any more)."""
+    async def clean_up(self, cache: PlaneCache, namespace: str, name: str) -> None:
+        """Clean up after an object that no longer exists."""
 
     def _changed(self, plane: str, event: EventType, obj: Object) -> None:
+        """Reconcile a changed object."""
         self.controller.add((plane, meta(obj)["namespace"], meta(obj)["name"]))
 
     def _dependent_changed(self, plane: str, event: EventType, obj: Object) -> None:
+        """Reconcile the controller of a changed dependent, or those that may adopt it."""
         namespace = meta(obj)["namespace"]
         owner = controller_of(obj)
         if owner is not None:

@@ -1,4 +1,4 @@
-"""A volume claim that is deleted stays while a pod that uses it is there, and then goes."""
+"""Keeps a deleted volume claim until no pod uses it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from bidplane.api.kinds import POD, VOLUME_CLAIM
 from bidplane.controllers.workloads.reconciler import Reconciler, Sites
-from bidplane.core import references
+from bidplane.core.hosting import references
 from bidplane.core.workloads.common import meta
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType, Object
@@ -17,6 +17,8 @@ from bidplane.wire.kinds.others import CLAIM_PROTECTION
 
 
 class VolumeClaims(Reconciler):
+    """The controller that protects volume claims in use."""
+
     kind, component = VOLUME_CLAIM, "pvc-protection-controller"
 
     def __init__(self, sites: Sites, *, clock: Clock) -> None:
@@ -28,7 +30,7 @@ class VolumeClaims(Reconciler):
             for name in references.volume_claims(pod):
                 self.controller.add((plane, meta(pod)["namespace"], name))
 
-    async def look(self, cache: PlaneCache, obj: Object) -> float | None:
+    async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         metadata = meta(obj)
         namespace, name = metadata["namespace"], metadata["name"]
         finalizers = metadata.get("finalizers") or []
@@ -36,20 +38,26 @@ class VolumeClaims(Reconciler):
             return None
         if _is_used(name, cache[POD].in_namespace(namespace)):
             return None
-        # Asked of the plane itself, whose cache may not have heard yet of a pod just made.
+        # Read from the plane: the cache may lack a new pod.
         if _is_used(name, (await cache.client.list(POD, namespace)).items):
             return None
-        left = [one for one in finalizers if one != CLAIM_PROTECTION]
-        change = {"metadata": {"finalizers": left, "resourceVersion": metadata["resourceVersion"]}}
+        remaining = [finalizer for finalizer in finalizers if finalizer != CLAIM_PROTECTION]
+        change = {
+            "metadata": {"finalizers": remaining, "resourceVersion": metadata["resourceVersion"]}
+        }
         with suppress(NotFound):
             await cache.client.patch(VOLUME_CLAIM, name, change, namespace)
         return None
 
 
 def _is_used(claim: str, pods: Iterable[Object]) -> bool:
-    return any(_uses(pod) and claim in references.volume_claims(pod) for pod in pods)
+    """Return True if one of the pods uses the claim."""
+    return any(_has_node(pod) and claim in references.volume_claims(pod) for pod in pods)
 
 
-def _uses(pod: Object) -> bool:
-    """As upstream has it: one without a node uses nothing yet, and one that ended still does."""
+def _has_node(pod: Object) -> bool:
+    """
+    Return True once the pod has a node. As upstream, a pod without one uses no claim, and one that
+    ended still does.
+    """
     return bool(pod["spec"].get("nodeName"))

@@ -38,10 +38,10 @@ def _parse_cidr(text: str) -> Network:
 
 
 def _parse_url(text: str) -> SplitResult:
-    found = urlsplit(text)
-    if not (found.scheme and found.netloc) and not text.startswith("/"):
+    url = urlsplit(text)
+    if not (url.scheme and url.netloc) and not text.startswith("/"):
         raise ValueError(f"{text!r} is not an absolute URL")
-    return found
+    return url
 
 
 def _ip(value: Any) -> Address:

@@ -1,9 +1,9 @@
 """
 Kubernetes' own functions for CEL: quantities, versions, lists, sets, and text.
 
-The library has no types of ours, so a quantity and a version are maps that carry a tag. What
-both answer to (`isGreaterThan`, `compareTo`, …) looks at the tag, and two that differ in it are
-never compared.
+The library allows no types of our own, so a quantity and a version are maps with a tag. The
+functions that both have (`isGreaterThan`, `compareTo`, …) look at the tag, and never compare two
+values with different tags.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from cel_expr_python import cel as _cel  # type: ignore[import-untyped]
 
 from bidplane.core.cel import addresses
 from bidplane.wire import quantity as quantities
+from bidplane.wire import regex
 
 QUANTITY, SEMVER = "kubernetes.quantity", "kubernetes.semver"
 
@@ -44,11 +45,11 @@ def as_quantity(value: Fraction) -> Tagged:
 
 
 def semver(text: str) -> Tagged:
-    """A version, without its build: two that differ only there are equal."""
-    found = _SEMVER.fullmatch(text)
-    if found is None:
+    """Return a parsed version without its build metadata, which does not affect equality."""
+    match = _SEMVER.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a semantic version, such as 1.2.3")
-    major, minor, patch, before = found.group(1, 2, 3, 4)
+    major, minor, patch, before = match.group(1, 2, 3, 4)
     if max(map(int, (major, minor, patch))) > _LARGEST:
         raise ValueError(f"{text!r}: a part of the version is too large")
     for part in (before or "").split("."):
@@ -58,7 +59,7 @@ def semver(text: str) -> Tagged:
 
 
 def lenient_semver(text: str, normalize: bool) -> Tagged:
-    """With `normalize`: a leading v, missing parts and leading zeros are put right first."""
+    """Parse a version; `normalize` first corrects a leading v, missing parts, leading zeros."""
     if not normalize:
         return semver(text)
     text = text.removeprefix("v")
@@ -90,9 +91,9 @@ def _version(value: Any) -> tuple[Any, ...]:
 
 
 def _is(parse: Callable[..., Any]) -> Callable[..., bool]:
-    def check(*taken: Any) -> bool:
+    def check(*args: Any) -> bool:
         try:
-            parse(*taken)
+            parse(*args)
         except ValueError:
             return False
         return True
@@ -100,28 +101,28 @@ def _is(parse: Callable[..., Any]) -> Callable[..., bool]:
     return check
 
 
-def _compare(one: Any, other: Any) -> int:
-    if isinstance(one, Mapping) and one.get("type") == SEMVER:
-        v, w = _version(one), _version(other)
+def _compare(first: Any, second: Any) -> int:
+    if isinstance(first, Mapping) and first.get("type") == SEMVER:
+        v, w = _version(first), _version(second)
         return (v > w) - (v < w)
-    a, b = _number(one), _number(other)
+    a, b = _number(first), _number(second)
     return (a > b) - (a < b)
 
 
-def _is_greater(one: Any, other: Any) -> bool:
-    return _compare(one, other) > 0
+def _is_greater(first: Any, second: Any) -> bool:
+    return _compare(first, second) > 0
 
 
-def _is_less(one: Any, other: Any) -> bool:
-    return _compare(one, other) < 0
+def _is_less(first: Any, second: Any) -> bool:
+    return _compare(first, second) < 0
 
 
-def _add(one: Any, other: Any) -> Tagged:
-    return as_quantity(_number(one) + _number(other))
+def _add(first: Any, second: Any) -> Tagged:
+    return as_quantity(_number(first) + _number(second))
 
 
-def _subtract(one: Any, other: Any) -> Tagged:
-    return as_quantity(_number(one) - _number(other))
+def _subtract(first: Any, second: Any) -> Tagged:
+    return as_quantity(_number(first) - _number(second))
 
 
 def _as_integer(value: Any) -> int:
@@ -137,49 +138,41 @@ def _part(name: str) -> Callable[[Any], int]:
 
 
 def _find(text: str, pattern: str) -> str:
-    found = _linear(pattern).search(text)
-    return found.group(0) if found else ""
+    return regex.compile(pattern).find(text)
 
 
 def _find_all(text: str, pattern: str) -> list[str]:
-    return [match.group(0) for match in _linear(pattern).finditer(text)]
+    return regex.compile(pattern).find_all(text)
 
 
 def _find_some(text: str, pattern: str, most: int) -> list[str]:
-    found = _find_all(text, pattern)
-    return found if most < 0 else found[:most]
-
-
-def _linear(pattern: str) -> re.Pattern[str]:
-    """Python's regular expressions can take for ever where Go's cannot; nested repeats do."""
-    if re.search(r"[*+}]\)?[*+{]|\([^)]*[*+}][^)]*\)[*+{]", pattern):
-        raise ValueError("repetition inside repetition is not supported in find")
-    return re.compile(pattern)
+    matches = _find_all(text, pattern)
+    return matches if most < 0 else matches[:most]
 
 
 def _sorted(items: Sequence[Any]) -> bool:
-    return all(one <= other for one, other in itertools.pairwise(items))
+    return all(previous <= following for previous, following in itertools.pairwise(items))
 
 
-def _same(one: Any, other: Any) -> bool:
-    """As CEL has it: true is not 1."""
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+def _equal(first: Any, second: Any) -> bool:
+    """Compare as CEL does: true is not 1."""
+    return isinstance(first, bool) == isinstance(second, bool) and bool(first == second)
 
 
-def _includes(items: Sequence[Any], wanted: Any) -> bool:
-    return any(_same(item, wanted) for item in items)
+def _includes(items: Sequence[Any], value: Any) -> bool:
+    return any(_equal(item, value) for item in items)
 
 
-def _contains(items: Sequence[Any], wanted: Sequence[Any]) -> bool:
-    return all(_includes(items, one) for one in wanted)
+def _contains(items: Sequence[Any], subset: Sequence[Any]) -> bool:
+    return all(_includes(items, value) for value in subset)
 
 
-def _equivalent(items: Sequence[Any], others: Sequence[Any]) -> bool:
-    return _contains(items, others) and _contains(others, items)
+def _equivalent(items: Sequence[Any], other_items: Sequence[Any]) -> bool:
+    return _contains(items, other_items) and _contains(other_items, items)
 
 
-def _intersects(items: Sequence[Any], others: Sequence[Any]) -> bool:
-    return any(_includes(items, one) for one in others)
+def _intersects(items: Sequence[Any], other_items: Sequence[Any]) -> bool:
+    return any(_includes(items, value) for value in other_items)
 
 
 @functools.cache
@@ -195,19 +188,19 @@ def functions() -> list[Any]:
                 _cel.Overload(
                     id=f"bidplane_{name.replace('.', '_')}_{at}",
                     return_type=returned,
-                    parameters=taken,
+                    parameters=parameters,
                     is_member=member,
                     impl=impl,
                 )
-                for at, (returned, taken, member, impl) in enumerate(overloads)
+                for at, (returned, parameters, member, impl) in enumerate(overloads)
             ],
         )
 
-    def member(name: str, returned: Any, impl: Any, *taken: Any) -> Any:
-        return declare(name, (returned, [*taken], True, impl))
+    def member(name: str, returned: Any, impl: Any, *parameters: Any) -> Any:
+        return declare(name, (returned, [*parameters], True, impl))
 
-    def plain(name: str, returned: Any, impl: Any, *taken: Any) -> Any:
-        return declare(name, (returned, [*taken], False, impl))
+    def plain(name: str, returned: Any, impl: Any, *parameters: Any) -> Any:
+        return declare(name, (returned, [*parameters], False, impl))
 
     return [
         member("isSorted", kinds.BOOL, _sorted, many),
@@ -217,8 +210,8 @@ def functions() -> list[Any]:
         declare(
             "includes",  # the library takes no value of any type: each is named
             *(
-                (kinds.BOOL, [many, one], True, _includes)
-                for one in (kinds.INT, kinds.STRING, kinds.BOOL, kinds.DOUBLE, tagged)
+                (kinds.BOOL, [many, kind], True, _includes)
+                for kind in (kinds.INT, kinds.STRING, kinds.BOOL, kinds.DOUBLE, tagged)
             ),
         ),
         plain("sets.contains", kinds.BOOL, _contains, many, many),

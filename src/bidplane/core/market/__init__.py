@@ -1,12 +1,11 @@
 """
-The market: what is for sale, who asks, who wins, and what a winner pays.
+The market: what is for sale, who asks, who wins, and what a winner pays. Pure.
 
-Read in this order: `model` (the nouns of a round), `room` (does a set of blocks fit?),
-`clearing` (who wins, at which price), `preemption` (what a displaced lease is owed),
-`lot` (one lot, all of it), `defragment` (who is moved, and who pays), `round` (every lot), then
-`prices`, `routing`, `explain` and `metering`. Bids for several lots at once: `rooms`, `joining`
-(which lots, or which machine), `joined`.
-`fast` is `clearing` again, for thousands of bids.
+Read in this order: `model` (the nouns of a round), `clearing.capacity` (does a set of blocks
+fit?), `clearing.greedy` (who wins, at which price), `clearing.preemption` (what a displaced lease
+is owed), `clearing.lot` (one lot, all of it), `moving.defragmentation` (who is moved, and who
+pays), `round` (every lot), then `pricing` and `routing`. Bids for several lots at once: `joint`.
+`clearing.columns` is `clearing.greedy` again, for thousands of bids.
 """
 
 from __future__ import annotations

@@ -8,23 +8,20 @@ Money is integer micro-credits; a price is micro-credits per GPU-hour.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import (
+from bidplane.api.shape import Shape
+from bidplane.core.devices.chain import (
     CHAIN,
     EIGHTHS,
     FRACTIONS,
     Block,
     Chain,
     Leaf,
-    anywhere,
-    block_size,
-    blocks_in,
-    whole_domain,
 )
+from bidplane.core.market.shapes import Extent
 
 ONE = 1024  # a rank weight of 1.0
 
@@ -39,6 +36,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
     closed: int = 0  # beside `size`: devices that nobody has, and that nobody can have now
     node: str = ""  # the machine it is in: of one machine, a pod may have devices of all domains
+    numa: str = ""  # its NUMA node in that machine; "" is not known
+    speed: int = 0  # of its links, to be compared with other domains of its machine
 
 
 class Lot(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,55 +46,38 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     base: int  # the reserve of new bids
     posted: int  # what one more GPU cost in the last round; stands while none can be had
-    fund: int  # credits from which displaced leases can be compensated
     domains: tuple[Domain, ...]
     leaves: tuple[Leaf, ...] = ()  # the parts of one GPU that are sold, if any are
     floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
     chain: Chain = CHAIN  # the sizes of the blocks that are sold
     withheld: str = ""  # what of it nobody new gets now, and why, in words
+    reserved: str = ""  # what of it is nobody's to displace now, and until when, in words
 
     @property
     def devices(self) -> int:
         return sum(domain.size for domain in self.domains)
 
-
-class Extent(NamedTuple):
-    """How much a lot has when nobody holds any of it, and all of it is in service."""
-
-    devices: int
-    blocks: dict[int, int]  # by size of its chain: how many there are
-    leaves: tuple[Leaf, ...]
-    domain: int = 0  # the size of its domains, if each of them is one block
-
-    @classmethod
-    def of(cls, lot: Lot) -> Extent:
-        sizes = [domain.size + domain.closed for domain in lot.domains]
-        whole = whole_domain(sizes, lot.chain)
-        return cls(sum(sizes), blocks_in(sizes, lot.chain), lot.leaves, whole)
-
     @property
-    def chain(self) -> Chain:
-        return tuple(self.blocks)
+    def extent(self) -> Extent:
+        sizes = (domain.size + domain.closed for domain in self.domains)
+        return Extent.of(sizes, self.chain, self.leaves)
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """A bid as the market sees it."""
+class Ask(Shape, frozen=True, kw_only=True):
+    """A bid as the market sees it: a shape, a price, and the lots that will do."""
 
     id: str
     agent: str
     owner: str
-    gpus: int  # as asked, in one domain; sold as the next block size up
     price: int  # the most it will pay per GPU-hour
-    blocks: int = 1  # so many of those, each in a domain, all or none
-    spread: bool = False  # the GPUs may be anywhere: sold as they are, in several blocks
-    whole_domain: bool = False  # all of a domain, which has at least `gpus`
-    share: str = ""  # a leaf instead of GPUs; `gpus` × `blocks` says how many
+    whole_domain: bool = False  # inherited; by this name in the rounds that are recorded
     lot: str = ""  # "" is routed
     lots: tuple[str, ...] = ()  # among these, if not among all
     weight: int = ONE
     tie: int = 0  # smaller is earlier
-    hold: dict[str, int] = {}  # by lot: what must be held if it wins there
+    # By lot: what must be held if it wins there.
+    hold: dict[str, int] = msgspec.field(default_factory=dict)
     # What would do instead, in order of preference. Of all, one takes part in a round.
     otherwise: tuple[Ask, ...] = ()
     option: int = 0  # which of the bid's alternatives it is; 0 is the first
@@ -106,15 +88,24 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     # By machine, how many sets it may have there: for so many it has what nobody sells, and the
     # ask needs beside. None: in any machine, as many as fit.
     machines: dict[str, int] | None = None
+    urgent: bool = False  # it may take the place of its own agent's leases that are not
+    budget: str = ""  # which of the round's budgets it is paid from, if from one
 
     @property
     def is_joint(self) -> bool:
         return bool(self.also) or self.one_node
 
     @property
+    def is_loose(self) -> bool:
+        """Return whether any GPUs of one machine will do; the best linked are the best."""
+        return self.one_node and self.spread and not self.also
+
+    @property
     def asked(self) -> int:
-        """How many GPUs, or parts of one, in all; 0 of a domain, however many that has."""
-        if self.whole_domain:
+        """
+        The number of GPUs, or shares, in all; 0 of a whole domain, however many GPUs that has.
+        """
+        if not self.count:
             return 0
         if self.one_node:
             return self.blocks * (self.gpus + sum(need.gpus for need in self.also))
@@ -122,33 +113,19 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> int:
-        """What it competes with: its price without the premium."""
+        """The price that it competes with: its own without the premium."""
         return self.price * 100 // (100 + self.premium)
 
     def with_premium(self, price: int) -> int:
-        """What it must bid to compete with `price`. Never above its own for what it offered."""
+        """
+        The price it must bid to compete with `price`; never above its own for what it offered.
+        """
         return -(-price * (100 + self.premium) // 100)
 
     @property
     def choices(self) -> dict[int, Ask]:
         """By option, all alternatives that take part."""
         return {ask.option or n: ask for n, ask in enumerate((self, *self.otherwise))}
-
-    def block_in(self, extent: Extent) -> Block | BidReason:
-        """What it would be sold as in a lot of that extent; or why not."""
-        if self.share:
-            sold = any(leaf.name == self.share for leaf in extent.leaves)
-            shares = Block(0, share=self.share, count=self.gpus * self.blocks)
-            return shares if sold else BidReason.SHAPE_NOT_SOLD
-        if self.spread:
-            return anywhere(self.gpus, extent.blocks) or BidReason.LARGER_THAN_EVERY_DOMAIN
-        if self.whole_domain and not extent.domain:
-            return BidReason.CONSTRAINT_NOT_SOLD
-        # A block as large as every domain is all of one, wherever it is placed.
-        size = block_size(self.gpus, (extent.domain,) if self.whole_domain else extent.chain)
-        if size is None or self.blocks > extent.blocks[size]:
-            return BidReason.LARGER_THAN_EVERY_DOMAIN
-        return Block(size, count=self.blocks)
 
 
 class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,6 +149,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     movable: bool = False  # its agent lets it be moved to other devices, for its compensation
     idle: bool = False  # its GPUs do nothing: it ranks by its bid alone
     pinned: bool = False  # nobody new can have its devices now, so nobody contests it
+    urgent: bool = False  # as its bid was
     # What it has in other lots, under the same id: it is kept, or ends, as a whole. Of each, the
     # compensation is what that lot's fund owes.
     also: tuple[Incumbent, ...] = ()
@@ -182,7 +160,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-        """Of a lease of shares: device, kind and places of each."""
+        """The device, kind and places of each share that the lease has."""
         kind = EIGHTHS if self.share in _FRACTIONS else self.share
         for device, places in zip(self.devices, self.places, strict=True):
             yield device, kind, places
@@ -194,12 +172,12 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def block(self) -> Block:
         if self.share:
-            held: dict[str, int] = {}
+            units: dict[str, int] = {}
             for device, kind, places in self.parts:
-                held[part_of(device, kind)] = held.get(part_of(device, kind), 0) + len(places)
-            return Block(0, seats=tuple(sorted(held.items())))
+                units[part_of(device, kind)] = units.get(part_of(device, kind), 0) + len(places)
+            return Block(0, seats=tuple(sorted(units.items())))
         if self.gang:
-            return Block(0, seats=tuple((d, len(found)) for d, found in sorted(self.gang.items())))
+            return Block(0, seats=tuple((d, len(gpus)) for d, gpus in sorted(self.gang.items())))
         return Block(self.gpus, self.domain)
 
 
@@ -211,12 +189,19 @@ def part_of(device: str, kind: str) -> str:
     return f"{device}#{kind}"
 
 
+# The rules that rounds are cleared by now. Rounds recorded under 1, which protected leases by the
+# size of a fund, cannot be cleared again by these.
+RULES = 2
+
+
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
     at: int  # milliseconds; the market does not look at it, a reader of the record does
     lots: tuple[Lot, ...]
     asks: tuple[Ask, ...] = ()
     incumbents: tuple[Incumbent, ...] = ()
     available: dict[str, int] = {}  # by agent: credits in its wallet that nothing holds
+    budgets: dict[str, int] = {}  # by name: what is left of each
+    rules: int = 1  # by which it is cleared: see `RULES`
 
 
 class Won(msgspec.Struct, frozen=True, kw_only=True):
@@ -225,7 +210,7 @@ class Won(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int  # of its block or blocks; of shares, how many
     price: int  # the least it could have bid and still won
     hold: int
-    minimum: int  # what it owes whatever it does: the compensation it caused
+    minimum: int  # what it pays beside its rent: the compensation of leases that it displaces
     domain: str
     devices: tuple[str, ...]
     waits_for: tuple[str, ...] = ()  # displaced leases that still use some of the devices
@@ -255,6 +240,10 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     by_lot: dict[str, int] = {}  # of several lots: how many of each
     missing: tuple[str, ...] = ()  # of those, where somebody is in its way
     one_node: bool = False  # all of it had to be in one machine
+    # Of a bid whose money is short: of its hold and this, which it would owe for displaced leases.
+    compensation: int = 0
+    own_leases: tuple[str, ...] = ()  # of its own agent, that it may not displace
+    reserved: str = ""  # where there was no room: what of the lot nobody can displace, until when
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
@@ -292,7 +281,6 @@ class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour.
     classes: dict[str, int] = {}
     stay: int = 0  # the most that a running lease pays to stay
-    protected: tuple[str, ...] = ()  # leases the fund, or a preemptor's hold, could not displace
     chain: Chain = CHAIN  # the block sizes that are sold, if there are domains as large
     withheld: str = ""  # what of it nobody new could have, and why, in words
 

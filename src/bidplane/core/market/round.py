@@ -1,6 +1,7 @@
 """
 One round: admit, route, then clear each lot by itself, and make room in what it left. Lots that
-somebody needs together are cleared together.
+somebody needs together are cleared together. Winners that cannot pay are left out, and their
+lots cleared again.
 
 Pure: the same input gives the same result, whatever the order of its parts.
 """
@@ -13,62 +14,64 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.core.chain import CHAIN, Block, weight_of
-from bidplane.core.market.components import Component, components
-from bidplane.core.market.joined import clear_joined
-from bidplane.core.market.joining import Joiner
-from bidplane.core.market.lot import Admitted, Refused, clear_lot
-from bidplane.core.market.model import Ask, Kept, Lost, Lot, RoundInput, RoundResult
-from bidplane.core.market.moving import with_moves
-from bidplane.core.market.rooms import Joint
+from bidplane.core.devices.chain import CHAIN, Block
+from bidplane.core.market.clearing.lot import Admitted, RefusedBid
+from bidplane.core.market.joint.asks import Joiner
+from bidplane.core.market.joint.capacity import Joint
+from bidplane.core.market.joint.components import components
+from bidplane.core.market.model import (
+    Ask,
+    Kept,
+    Lot,
+    RoundInput,
+    RoundResult,
+)
+from bidplane.core.market.pricing.affording import cleared_and_paid, loss_of, rank_of, with_money
+from bidplane.core.market.pricing.purses import Purses
 from bidplane.core.market.routing import Router
 
 
-def clear_round(given: RoundInput) -> RoundResult:
-    pinned = [incumbent for incumbent in given.incumbents if incumbent.pinned]
+def clear_round(round_input: RoundInput) -> RoundResult:
+    pinned = [incumbent for incumbent in round_input.incumbents if incumbent.pinned]
     if pinned:
-        contested = tuple(i for i in given.incumbents if not i.pinned)
-        given = msgspec.structs.replace(given, incumbents=contested)
-    admitted, refused = admit(given)
-    results = [_cleared(some) for some in components(given, admitted, refused)]
+        contested = tuple(i for i in round_input.incumbents if not i.pinned)
+        round_input = msgspec.structs.replace(round_input, incumbents=contested)
+    admitted, refused = admit(round_input)
+    cleared, purses = cleared_and_paid(components(round_input, admitted, refused), round_input)
+    results = [component_result.with_moves(purses) for component_result in cleared]
     lost = [refusal.loss for refusal in refused if not refusal.loss.lot]
-    lost += [loss for result in results for loss in result.lost]
+    lost += [
+        loss
+        for component_result, result in zip(cleared, results, strict=True)
+        for loss in with_money(component_result.component, result.lost, purses)
+    ]
     # Nobody could have what it has: the least it could have bid and kept it is its reserve.
-    kept = [Kept(lease=i.id, price=min(i.reserve, i.price)) for i in pinned]
-    kept += [one for result in results for one in result.kept]
+    staying = [Kept(lease=i.id, price=min(i.reserve, i.price)) for i in pinned]
+    staying += [lease for result in results for lease in result.kept]
     return RoundResult(
         won=tuple(sorted((w for r in results for w in r.won), key=lambda w: w.ask)),
         lost=tuple(sorted(lost, key=lambda loss: loss.ask)),
-        kept=tuple(sorted(kept, key=lambda k: k.lease)),
+        kept=tuple(sorted(staying, key=lambda k: k.lease)),
         displaced=tuple(sorted((d for r in results for d in r.displaced), key=lambda d: d.lease)),
         lots=tuple(sorted((lot for r in results for lot in r.lots), key=lambda lot: lot.lot)),
         moved=tuple(sorted((m for r in results for m in r.moved), key=lambda m: m.lease)),
     )
 
 
-def _cleared(some: Component) -> RoundResult:
-    if some.is_joint:
-        return clear_joined(some)
-    (lot,) = some.lots
-    result = clear_lot(lot, some.entries, some.incumbents, some.refused)
-    return with_moves(lot, some.entries, some.incumbents, result)
-
-
-def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
+def admit(round_input: RoundInput) -> tuple[list[Admitted], list[RefusedBid]]:
     """
-    Each ask's lot, block and hold; or why it takes no part.
-
-    The wallet is promised to an agent's asks from the highest key down: an ask is never
-    admitted on credits that another of the same agent may need this round.
+    Return the admitted asks, each with lot, block and hold, and the refused ones with a reason. A
+    wallet must cover an ask's own hold; the holds of its agent's other asks count when these have
+    won.
     """
-    lots = {lot.name: lot for lot in given.lots}
-    router = Router(given.lots, given.incumbents)
+    lots = {lot.name: lot for lot in round_input.lots}
+    router = Router(round_input.lots, round_input.incumbents)
     # Where everybody has named a pool, what the others do changes nobody's way.
-    routed = any(not ask.lot or ask.otherwise or ask.is_joint for ask in given.asks)
+    routed = any(not ask.lot or ask.otherwise or ask.is_joint for ask in round_input.asks)
     joiner = Joiner(lots, router)
     entries: dict[str, _Entry] = {}
     # Not in the order of rank: else offering more would lead to another lot.
-    for ask in sorted(given.asks, key=lambda a: (a.tie, a.id)):
+    for ask in sorted(round_input.asks, key=lambda a: (a.tie, a.id)):
         entry = entries[ask.id] = _entry(ask, lots, router, joiner)
         if routed and entry.lot is not None:
             router.take(entry.ask, entry.block, entry.lot)
@@ -76,39 +79,25 @@ def admit(given: RoundInput) -> tuple[list[Admitted], list[Refused]]:
                 entry.block, entry.lot
             ):
                 joiner.take(entry.block)
-    available = dict(given.available)
+    purses = Purses(round_input.available, round_input.budgets)
     admitted: list[Admitted] = []
-    refused: list[Refused] = []
-    for first in sorted(given.asks, key=lambda a: (-a.offered * a.weight, a.tie, a.id)):
+    refused: list[RefusedBid] = []
+    for first in sorted(round_input.asks, key=rank_of):
         entry = entries[first.id]
         ask, lot, block = entry.ask, entry.lot, entry.block
-        gpus = block.count if block.share else block.gpus
-        loss = Lost(
-            ask=ask.id,
-            reason=entry.problem or BidReason.BELOW_RESERVE,
-            lot=lot.name if lot else "",
-            price=ask.price,
-            gpus=gpus,
-            share=block.share,
-            option=entry.option,
-            weight=weight_of(block, lot.leaves if lot else ()),
-            largest=entry.largest,
-            by_lot=block.by_lot if isinstance(block, Joint) else {},
-            one_node=ask.one_node,
-        )
-        if entry.problem or lot is None:
-            refused.append(Refused(ask, loss, block))
-            continue
-        hold = ask.hold.get(lot.name, 0)
-        left = available.get(ask.agent, 0) - hold
-        if ask.offered < router.reserve(block, lot):
-            refused.append(Refused(ask, loss, block))
-        elif left < 0:
-            poor = msgspec.structs.replace(loss, reason=BidReason.WALLET_TOO_SMALL, short=-left)
-            refused.append(Refused(ask, poor, block))
-        else:
-            available[ask.agent] = left
+        hold = ask.hold.get(lot.name, 0) if lot else 0
+        reason, missing = entry.problem, 0
+        if reason is None and lot is not None:
+            if ask.offered < router.reserve(block, lot):
+                reason = BidReason.BELOW_RESERVE
+            elif hold > purses.of(ask):
+                reason, missing = purses.reason(ask, hold), hold - purses.of(ask)
+        if reason is None and lot is not None:
             admitted.append(Admitted(ask, lot, block, hold, entry.option))
+        else:
+            loss = loss_of(ask, block, lot, entry.option, reason=reason, short=missing)
+            loss = msgspec.structs.replace(loss, largest=entry.largest)
+            refused.append(RefusedBid(ask, loss, block))
     return admitted, refused
 
 
@@ -138,16 +127,46 @@ def _entry(first: Ask, lots: Mapping[str, Lot], router: Router, joiner: Joiner) 
 def _routed(
     ask: Ask, option: int, lots: Mapping[str, Lot], router: Router, joiner: Joiner
 ) -> _Entry:
-    if ask.is_joint:
-        made = joiner.route(ask)
-        if isinstance(made, BidReason):
-            return _refused(ask, option, made, router)
-        return _Entry(ask, option, made, lots[made.lots[0][0]])
-    blocks = router.shapes(ask)
-    if isinstance(blocks, BidReason):
-        return _refused(ask, option, blocks, router)
-    name = router.cheapest(blocks)
-    return _Entry(ask, option, blocks[name], lots[name])
+    if not ask.is_joint:
+        blocks = router.shapes(ask)
+        if isinstance(blocks, BidReason):
+            return _refused(ask, option, blocks, router)
+        name = router.cheapest(blocks)
+        return _Entry(ask, option, blocks[name], lots[name])
+    linked = _in_one_domain(ask, router)
+    if linked is not None and router.is_free(*linked):
+        return _Entry(ask, option, linked[1], lots[linked[0]])
+    joint_block = joiner.route(ask)
+    if linked is not None:
+        lot, block = lots[linked[0]], linked[1]
+        # Split over a machine's links only where that is free: to displace somebody for it, a
+        # block that can go anywhere costs less.
+        free = not isinstance(joint_block, BidReason) and all(
+            router.is_free(name, part) for name, part in joint_block.lots
+        )
+        if not free:
+            return _Entry(ask, option, block, lot)
+    if isinstance(joint_block, BidReason):
+        return _refused(ask, option, joint_block, router)
+    return _Entry(ask, option, joint_block, lots[joint_block.lots[0][0]])
+
+
+def _in_one_domain(ask: Ask, router: Router) -> tuple[str, Block] | None:
+    """
+    Return the lot and block in which an ask for any GPUs of a machine is cheapest on one link,
+    where exactly so many are sold in a block: linked better than any other GPUs of a machine, and
+    counted exactly wherever it goes.
+    """
+    if not ask.is_loose or ask.machines is not None:
+        return None
+    shapes = router.shapes(msgspec.structs.replace(ask, spread=False))
+    if isinstance(shapes, BidReason):
+        return None
+    blocks = {lot: block for lot, block in shapes.items() if block.size == ask.gpus}
+    if not blocks:
+        return None
+    lot = router.cheapest(blocks)
+    return lot, blocks[lot]
 
 
 def _refused(ask: Ask, option: int, problem: BidReason, router: Router) -> _Entry:

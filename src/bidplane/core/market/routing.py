@@ -1,5 +1,5 @@
 """
-Where a bid that names no pool goes: to the lot where its block costs least to enter.
+The routing of a bid that names no pool: to the lot where its block costs least to enter.
 
 What entering costs is asked of the lot as it is: the base price while blocks of that
 size are free, else what it takes to displace a running lease, else nothing will do. The
@@ -18,14 +18,14 @@ from functools import cached_property
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.chain import CHAIN, Block, weight_of
-from bidplane.core.market import preemption
-from bidplane.core.market.clearing import Contestant
-from bidplane.core.market.fast import clear_fast
-from bidplane.core.market.lot import room_of, running
-from bidplane.core.market.model import ONE, Ask, Extent, Incumbent, Lot
-from bidplane.core.market.room import Room
-from bidplane.core.market.rooms import Joint, gpus_of, reserve_of
+from bidplane.core.devices.chain import CHAIN, Block, weight_of
+from bidplane.core.market.clearing.capacity import Room
+from bidplane.core.market.clearing.columns import clear_fast
+from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.lot import room_of, running
+from bidplane.core.market.joint.capacity import Joint, gpus_of, reserve_of
+from bidplane.core.market.model import ONE, Ask, Incumbent, Lot
+from bidplane.core.market.shapes import Extent, block_in
 
 
 class Router:
@@ -39,34 +39,48 @@ class Router:
         }
 
     def shapes(self, ask: Ask) -> dict[str, Block] | BidReason:
-        """By lot that could serve it, what it would be sold as there; or why none could."""
-        if ask.lot and ask.lot not in self._entries:
-            return BidReason.NO_SUCH_POOL
-        names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
-        extents = {name: self.extent(name) for name in names}
-        shapes = {name: ask.block_in(extent) for name, extent in extents.items() if extent.devices}
+        """
+        By lot that could serve the ask, the block it would be sold as; or the reason that none
+        could.
+        """
+        names = self.lots(ask)
+        if isinstance(names, BidReason):
+            return names
+        shapes = {name: block_in(ask, self.extent(name)) for name in names}
         blocks = {name: shape for name, shape in shapes.items() if isinstance(shape, Block)}
         # Of several lots that cannot, any one's reason will do.
         reasons = [shape for shape in shapes.values() if isinstance(shape, BidReason)]
-        return blocks or min(reasons, default=BidReason.NO_DEVICES)
+        return blocks or min(reasons)
+
+    def lots(self, ask: Ask) -> tuple[str, ...] | BidReason:
+        """Return the lots with devices that an ask may enter; or why there is none."""
+        if ask.lot and ask.lot not in self._entries:
+            return BidReason.NO_SUCH_POOL
+        names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
+        stocked = tuple(name for name in names if self.extent(name).devices)
+        return stocked or BidReason.NO_DEVICES
+
+    def is_free(self, lot: str, block: Block) -> bool:
+        """Return whether it can be had there now without displacing anybody."""
+        return self._entries[lot].is_free(block)
 
     def largest(self, ask: Ask) -> int:
-        """The most that is sold in one block, in any lot that it may enter."""
+        """The largest block that is sold in any lot that the ask may enter."""
         names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
-        found = [self._entries[name].extent for name in names if name in self._entries]
-        return max((extent.chain[0] for extent in found if extent.devices), default=CHAIN[0])
+        extents = [self._entries[name].extent for name in names if name in self._entries]
+        return max((extent.chain[0] for extent in extents if extent.devices), default=CHAIN[0])
 
     def extent(self, lot: str) -> Extent:
         return self._entries[lot].extent
 
     def cheapest(self, blocks: Mapping[str, Block]) -> str:
-        """Of the lots in `blocks`, the one where its block costs least to enter."""
+        """The lot of `blocks` where its block costs least to enter."""
         if len(blocks) == 1:
             return next(iter(blocks))
         return min(blocks, key=lambda name: self._entries[name].rank(blocks[name]))
 
     def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[int, int]:
-        """How well it can be had there, more being better, and what the ask would gain."""
+        """The chance to win it there, more being better, and the gain of the ask."""
         if isinstance(block, Joint):
             ranks = [(self._entries[name].rank(part), gpus_of(part)) for name, part in block.lots]
             gain = sum((ask.offered - price) * GPU_WEIGHT * gpus for (_, price, _), gpus in ranks)
@@ -75,19 +89,19 @@ class Router:
         return -chance, (ask.offered - price) * weight_of(block, lot.leaves)
 
     def take(self, ask: Ask, block: Block, lot: Lot) -> None:
-        """The ask goes there: who comes after it finds that much less."""
+        """Count an ask that is routed to the lot, so that later asks find that much less."""
         if ask.offered >= self.reserve(block, lot):
             for name, part in block.lots if isinstance(block, Joint) else ((lot.name, block),):
                 self._entries[name].take(part)
 
     def reserve(self, block: Block, lot: Lot) -> int:
-        """The base price there; of several lots, of each for as much as it has of it."""
+        """The base price of the block per GPU, weighted by GPUs where it spans several lots."""
         if not isinstance(block, Joint):
             return lot.base
         return reserve_of(block, {name: self._entries[name].lot.base for name, _ in block.lots})
 
     def holds(self, block: Joint) -> bool:
-        """Whether it could be had if nobody had anything."""
+        """Return True if the block fits its lots when nobody leases anything."""
         return all(self._entries[name].whole.fits(part) for name, part in block.lots)
 
     def contesting(self, lot: str) -> Sequence[Incumbent]:
@@ -96,7 +110,7 @@ class Router:
 
 
 class _Chance(enum.IntEnum):
-    """How a block can be had in a lot, the best first."""
+    """The ways to have a block in a lot, the best first."""
 
     FOR_A_PRICE = 0
     BEFORE_OTHERS = 1  # those routed there already may have to give way to it
@@ -104,15 +118,14 @@ class _Chance(enum.IntEnum):
 
 
 class _Entry:
-    """What a block costs in one lot, for a newcomer."""
+    """The cost of a block in one lot, for a newcomer."""
 
     def __init__(self, lot: Lot, incumbents: Sequence[Incumbent]) -> None:
         self.lot = lot
-        self.extent = Extent.of(lot)
+        self.extent = lot.extent
         self._free = room_of(lot, ())
         # What a newcomer may have: the free blocks, and those of leases it may displace.
-        protected = preemption.protected_by_fund(incumbents, lot.fund)
-        self.contesting = [i for i in incumbents if i.id not in protected]
+        self.contesting = incumbents
         self._contested = self._could_be_had = room_of(lot, self.contesting)
         self._displacing: dict[Block, int | None] = {}  # asked for again and again
         self._routed = 0
@@ -121,6 +134,9 @@ class _Entry:
     def whole(self) -> Room:
         sizes = {domain.name: domain.size + domain.closed for domain in self.lot.domains}
         return Room(sizes, leaves=self.lot.leaves, chain=self.lot.chain)
+
+    def is_free(self, block: Block) -> bool:
+        return self._free.fits(block)
 
     def rank(self, block: Block) -> tuple[_Chance, int, str]:
         price = self._price(block)

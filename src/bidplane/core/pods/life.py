@@ -1,10 +1,10 @@
 """
-The life of a pod on its node: what may happen next.
+The life cycle of a pod on its node.
 
-Rule 1: every transition a pod can make on its node is in the table below.
-Rule 2: this module reads no clock and does no I/O. The caller passes what it found and
-the time, and carries out the returned operations. It may be asked again at any moment:
-the answer follows from what is, not from what was done.
+Rule 1: every transition a pod can make on its node is in the table below. Rule 2: this module reads
+no clock and does no I/O. The caller passes the pod's state and the time, and carries out the
+returned operations. It may be called again at any moment: the decision follows from the state, not
+from what was done.
 """
 
 from __future__ import annotations
@@ -18,54 +18,62 @@ BACKOFF_SECONDS = 10.0
 LONGEST_BACKOFF_SECONDS = 300.0
 
 
-class Stage(enum.StrEnum):
-    PREPARING = "Preparing"  # volumes, claims, an address
+class PodStage(enum.StrEnum):
+    """The stages of a pod's life on its node."""
+
+    PREPARING = "Preparing"  # volumes, claims and an address are made
     INITIALISING = "Initialising"  # init containers, one after the other
     RUNNING = "Running"
-    ENDING = "Ending"  # what still runs is being stopped
-    ENDED = "Ended"  # nothing runs, and nothing will
-    REMOVED = "Removed"  # nothing of it is left on the node
+    ENDING = "Ending"  # the containers that still run are being stopped
+    ENDED = "Ended"  # no container runs or will run
+    REMOVED = "Removed"  # the node has nothing left of it
 
 
-class Event(enum.StrEnum):
+class PodEvent(enum.StrEnum):
+    """An event that moves a pod to its next stage."""
+
     PREPARED = "Prepared"
     INITIALISED = "Initialised"
-    FINISHED = "Finished"  # its containers ended and are not started again
+    FINISHED = "Finished"  # its containers ended and are not restarted
     STOP = "Stop"  # deleted, over its deadline, refused
     STOPPED = "Stopped"
     DELETED = "Deleted"
 
 
-TRANSITIONS: dict[Stage, dict[Event, Stage]] = {
-    Stage.PREPARING: {Event.PREPARED: Stage.INITIALISING, Event.STOP: Stage.ENDING},
-    Stage.INITIALISING: {
-        Event.INITIALISED: Stage.RUNNING,
-        Event.FINISHED: Stage.ENDING,  # one failed for good
-        Event.STOP: Stage.ENDING,
+TRANSITIONS: dict[PodStage, dict[PodEvent, PodStage]] = {
+    PodStage.PREPARING: {PodEvent.PREPARED: PodStage.INITIALISING, PodEvent.STOP: PodStage.ENDING},
+    PodStage.INITIALISING: {
+        PodEvent.INITIALISED: PodStage.RUNNING,
+        PodEvent.FINISHED: PodStage.ENDING,  # one failed and is not restarted
+        PodEvent.STOP: PodStage.ENDING,
     },
-    Stage.RUNNING: {Event.FINISHED: Stage.ENDING, Event.STOP: Stage.ENDING},
-    Stage.ENDING: {Event.STOPPED: Stage.ENDED},
-    Stage.ENDED: {Event.DELETED: Stage.REMOVED},
-    Stage.REMOVED: {},
+    PodStage.RUNNING: {PodEvent.FINISHED: PodStage.ENDING, PodEvent.STOP: PodStage.ENDING},
+    PodStage.ENDING: {PodEvent.STOPPED: PodStage.ENDED},
+    PodStage.ENDED: {PodEvent.DELETED: PodStage.REMOVED},
+    PodStage.REMOVED: {},
 }
 
 
 class Role(enum.StrEnum):
+    """The role of a container in its pod."""
+
     INIT = "init"
     SIDECAR = "sidecar"  # an init container that is always restarted
     MAIN = "main"
-    EPHEMERAL = "ephemeral"  # joined later, to look around: started once, and counts for nothing
+    EPHEMERAL = (
+        "ephemeral"  # added later for debugging: started once, and not part of the pod's state
+    )
 
 
 _INITS = (Role.INIT, Role.SIDECAR)
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One time a container was started."""
+class ContainerRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a container."""
 
     attempt: int
-    ordered: float  # when it was decided
-    backoff: float = 0.0  # how long to wait after it, should it end
+    ordered: float  # when its start was decided
+    backoff: float = 0.0  # how long to wait before a restart after it
     started: float | None = None
     finished: float | None = None
     exit_code: int = 0
@@ -78,23 +86,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why a container cannot be started now; it is tried again."""
+    """The reason why a container cannot be started now; it is tried again."""
 
     reason: str
     message: str
 
 
-class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """What is true of one container."""
+class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of one container."""
 
     name: str
     role: Role
-    run: Run | None = None
-    previous: Run | None = None
-    started: bool = False  # its startup probe and its postStart hook are through
+    run: ContainerRun | None = None
+    previous: ContainerRun | None = None
+    started: bool = False  # its startup probe and its postStart hook succeeded
     ready: bool = False
     stopping: bool = False
-    sick: str = ""  # why it must be stopped although the pod goes on
+    sick: str = ""  # why it must be stopped while the pod goes on
     obstacle: Obstacle | None = None
 
     @property
@@ -103,31 +111,39 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True):
-    """The pod is to end. `reason` is empty when that was its owner's wish."""
+    """The order to end the pod. `reason` is empty when its owner deleted it."""
 
     reason: str = ""
     message: str = ""
-    until: float  # its grace is over then
+    until: float  # the end of its grace period
 
 
-class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    stage: Stage
-    containers: Sequence[Container]  # init containers first, ephemeral ones last, as in the spec
+class PodState(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a pod on its node."""
+
+    stage: PodStage
+    containers: Sequence[
+        ContainerState
+    ]  # init containers first, ephemeral ones last, as in the spec
     restart_policy: str = "Always"
     grace_seconds: float = 30.0
     prepared: bool = False
     halt: Halt | None = None
-    deleted: bool = False  # the API wants it gone
-    reported: bool = False  # the API knows how it ended
+    deleted: bool = False  # it is deleted in the API
+    reported: bool = False  # its final status is in the API
 
 
 class Start(msgspec.Struct, frozen=True, tag=True):
+    """Start a container."""
+
     container: str
     attempt: int
     backoff: float
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
+    """Stop a container."""
+
     container: str
     until: float  # then SIGKILL
     message: str
@@ -136,86 +152,92 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 Operation = Start | Stop
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    stage: Stage
+class PodDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod's stage, what to do now, and when to decide again."""
+
+    stage: PodStage
     operations: Sequence[Operation] = ()
-    look_again: float | None = None  # a time
+    look_again: float | None = None  # the time of the next decision
 
 
 class LifeError(Exception):
     """A pod was asked to make a transition that is not in the table."""
 
 
-def advance(stage: Stage, event: Event) -> Stage:
+def advance(stage: PodStage, event: PodEvent) -> PodStage:
+    """Return the stage after an event; raises `LifeError` when the table has no such row."""
     try:
         return TRANSITIONS[stage][event]
     except KeyError:
         raise LifeError(f"{event} cannot happen to a pod that is {stage}") from None
 
 
-def decide(pod: Pod, *, now: float) -> Decision:
-    """Where the pod is after everything that is already true, and what to do there."""
+def decide(pod: PodState, *, now: float) -> PodDecision:
+    """Return the stage that follows from the pod's state, and the operations for it."""
     stage = pod.stage
-    while (event := _event(pod, stage)) is not None:
+    while (event := _due_event(pod, stage)) is not None:
         stage = advance(stage, event)
     match stage:
-        case Stage.INITIALISING:
+        case PodStage.INITIALISING:
             steps = list(_initialise(pod, now))
-        case Stage.RUNNING:
+        case PodStage.RUNNING:
             steps = list(_run(pod, now))
-        case Stage.ENDING:
+        case PodStage.ENDING:
             steps = list(_end(pod, now))
         case _:
             steps = []
     operations = [step for step in steps if not isinstance(step, float)]
     times = [step for step in steps if isinstance(step, float)]
-    return Decision(stage=stage, operations=operations, look_again=min(times, default=None))
+    return PodDecision(stage=stage, operations=operations, look_again=min(times, default=None))
 
 
-def _event(pod: Pod, stage: Stage) -> Event | None:
-    """What is true of the pod and moves it on."""
-    going = stage in (Stage.PREPARING, Stage.INITIALISING, Stage.RUNNING)
-    if going and pod.halt is not None:
-        return Event.STOP
-    if stage is Stage.PREPARING and pod.prepared:
-        return Event.PREPARED
-    if stage is Stage.INITIALISING:
+def _due_event(pod: PodState, stage: PodStage) -> PodEvent | None:
+    """Return the event that is due in the pod's state; None if there is none."""
+    is_live = stage in (PodStage.PREPARING, PodStage.INITIALISING, PodStage.RUNNING)
+    if is_live and pod.halt is not None:
+        return PodEvent.STOP
+    if stage is PodStage.PREPARING and pod.prepared:
+        return PodEvent.PREPARED
+    if stage is PodStage.INITIALISING:
         inits = [c for c in pod.containers if c.role in _INITS]
         if any(_failed_for_good(pod, container) for container in inits):
-            return Event.FINISHED
-        if all(_initialised(container) for container in inits):
-            return Event.INITIALISED
-    if stage is Stage.RUNNING:
+            return PodEvent.FINISHED
+        if all(_is_initialised(container) for container in inits):
+            return PodEvent.INITIALISED
+    if stage is PodStage.RUNNING:
         mains = [c for c in pod.containers if c.role is Role.MAIN]
-        if all(_done(pod, container) for container in mains):
-            return Event.FINISHED
-    if stage is Stage.ENDING and not any(container.running for container in pod.containers):
-        return Event.STOPPED
-    if stage is Stage.ENDED and pod.deleted and pod.reported:
-        return Event.DELETED
+        if all(_has_finished(pod, container) for container in mains):
+            return PodEvent.FINISHED
+    if stage is PodStage.ENDING and not any(container.running for container in pod.containers):
+        return PodEvent.STOPPED
+    if stage is PodStage.ENDED and pod.deleted and pod.reported:
+        return PodEvent.DELETED
     return None
 
 
-def _initialised(container: Container) -> bool:
+def _is_initialised(container: ContainerState) -> bool:
+    """Return whether an init container has finished, or a sidecar has started."""
     if container.role is Role.SIDECAR:
         return container.started
     run = container.run
     return run is not None and not run.running and run.exit_code == 0
 
 
-def _failed_for_good(pod: Pod, container: Container) -> bool:
+def _failed_for_good(pod: PodState, container: ContainerState) -> bool:
+    """Return whether an init container failed and is not restarted."""
     run = container.run
     ended = run is not None and not run.running and run.exit_code != 0
     return ended and container.role is Role.INIT and pod.restart_policy == "Never"
 
 
-def _done(pod: Pod, container: Container) -> bool:
+def _has_finished(pod: PodState, container: ContainerState) -> bool:
+    """Return whether a container ended and is not restarted."""
     run = container.run
-    return run is not None and not run.running and not again(pod, container)
+    return run is not None and not run.running and not is_restarted(pod, container)
 
 
-def again(pod: Pod, container: Container) -> bool:
-    """Whether a container that ended is started again."""
+def is_restarted(pod: PodState, container: ContainerState) -> bool:
+    """Return whether a container that ended is restarted."""
     assert container.run is not None
     if container.role in (Role.SIDECAR, Role.EPHEMERAL):
         return container.role is Role.SIDECAR
@@ -225,33 +247,41 @@ def again(pod: Pod, container: Container) -> bool:
     return pod.restart_policy == "Always" or (pod.restart_policy == "OnFailure" and failed)
 
 
-def _initialise(pod: Pod, now: float) -> Iterator[Operation | float]:
+def _initialise(pod: PodState, now: float) -> Iterator[Operation | float]:
+    """
+    Yield operations, and times to decide again, while init containers run one after the other.
+    """
     for container in pod.containers:
         if container.role is Role.EPHEMERAL:
-            yield from _keep(pod, container, now)  # whoever's turn it is
+            yield from _keep_running(pod, container, now)  # these do not wait for init containers
     for container in pod.containers:
         if container.role not in _INITS:
             return
-        yield from _keep(pod, container, now)
-        if not _initialised(container):
-            return  # the next one's turn comes after it
+        yield from _keep_running(pod, container, now)
+        if not _is_initialised(container):
+            return  # the next one starts when this one is done
 
 
-def _run(pod: Pod, now: float) -> Iterator[Operation | float]:
+def _run(pod: PodState, now: float) -> Iterator[Operation | float]:
+    """Yield operations, and times to decide again, for the running pod."""
     for container in pod.containers:
         if container.role is not Role.INIT:
-            yield from _keep(pod, container, now)
+            yield from _keep_running(pod, container, now)
 
 
-def _keep(pod: Pod, container: Container, now: float) -> Iterator[Operation | float]:
-    """Start it, start it again, or stop what is sick."""
+def _keep_running(
+    pod: PodState, container: ContainerState, now: float
+) -> Iterator[Operation | float]:
+    """
+    Yield the start or restart of a container, the stop of a sick one, or the time of a restart.
+    """
     run = container.run
     if run is None:
         yield Start(container.name, 0, 0.0)
     elif run.running:
         if container.sick and not container.stopping:
             yield Stop(container.name, now + pod.grace_seconds, container.sick)
-    elif again(pod, container):
+    elif is_restarted(pod, container):
         due = restart_at(run)
         if now < due:
             yield due
@@ -259,30 +289,33 @@ def _keep(pod: Pod, container: Container, now: float) -> Iterator[Operation | fl
             yield Start(container.name, run.attempt + 1, next_backoff(run, now))
 
 
-def restart_at(run: Run) -> float:
+def restart_at(run: ContainerRun) -> float:
+    """Return when a run that ended may be followed by the next."""
     assert run.finished is not None
     return run.finished + run.backoff
 
 
-def next_backoff(run: Run, now: float) -> float:
+def next_backoff(run: ContainerRun, now: float) -> float:
     """
-    How long to wait after the run that follows `run`: 0, 10, 20, 40 … 300 seconds.
+    Return how long to wait after the run that follows `run`: 0, 10, 20, 40 … 300 seconds.
 
-    As the kubelet counts: one that lived long enough is forgiven.
+    As the kubelet counts: a run that lasted long enough resets the back-off.
     """
     if not run.backoff or now - run.ordered > 2 * LONGEST_BACKOFF_SECONDS:
         return BACKOFF_SECONDS
     return min(2 * run.backoff, LONGEST_BACKOFF_SECONDS)
 
 
-def _end(pod: Pod, now: float) -> Iterator[Operation | float]:
-    """First what does the work, then its sidecars, the last one started first."""
+def _end(pod: PodState, now: float) -> Iterator[Operation | float]:
+    """
+    Yield the stops of an ending pod: first all but sidecars, then sidecars, the last started first.
+    """
     until = pod.halt.until if pod.halt is not None else now + pod.grace_seconds
-    others = [c for c in pod.containers if c.role is not Role.SIDECAR and c.running]
-    for container in others:
+    working = [c for c in pod.containers if c.role is not Role.SIDECAR and c.running]
+    for container in working:
         if not container.stopping:
             yield Stop(container.name, until, f"Stopping container {container.name}")
-    if others:
+    if working:
         return
     for container in reversed(pod.containers):
         if container.role is Role.SIDECAR and container.running:

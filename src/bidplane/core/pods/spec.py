@@ -1,4 +1,4 @@
-"""What a pod's spec says of its life on a node, with the defaults filled in."""
+"""Reads a pod's spec as far as it concerns the pod's life on a node, with defaults filled in."""
 
 from __future__ import annotations
 
@@ -11,42 +11,46 @@ _GRACE_SECONDS = 30
 
 
 def containers(pod: Object) -> list[tuple[Object, Role]]:
-    """Init containers first, as they are started; ephemeral ones, which join later, last."""
+    """Return init containers first, in start order; then the main ones; then ephemeral ones."""
     spec = pod["spec"]
-    found = [
+    ordered = [
         (container, Role.SIDECAR if container.get("restartPolicy") == "Always" else Role.INIT)
         for container in spec.get("initContainers") or ()
     ]
-    found += [(container, Role.MAIN) for container in spec["containers"]]
-    return found + [(one, Role.EPHEMERAL) for one in spec.get("ephemeralContainers") or ()]
+    ordered += [(container, Role.MAIN) for container in spec["containers"]]
+    return ordered + [
+        (container, Role.EPHEMERAL) for container in spec.get("ephemeralContainers") or ()
+    ]
 
 
 def grace_seconds(pod: Object) -> float:
-    """How long its processes may take to end, by its spec."""
-    given = pod["spec"].get("terminationGracePeriodSeconds")
-    return float(_GRACE_SECONDS if given is None else given)
+    """Return how long the pod's processes may take to end, by its spec."""
+    seconds = pod["spec"].get("terminationGracePeriodSeconds")
+    return float(_GRACE_SECONDS if seconds is None else seconds)
 
 
 def claim_names(pod: Object) -> dict[str, str]:
-    """Its ResourceClaims: what the pod calls them, and what they are called."""
-    made = {
-        one["name"]: one.get("resourceClaimName") or ""
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    """Return a pod's ResourceClaims: their names in the API, by their names in the pod."""
+    from_templates = {
+        status["name"]: status.get("resourceClaimName") or ""
+        for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
     }
-    found = {}
+    names = {}
     for claim in pod["spec"].get("resourceClaims") or ():
-        found[claim["name"]] = claim.get("resourceClaimName") or made.get(claim["name"], "")
-    return found
+        names[claim["name"]] = claim.get("resourceClaimName") or from_templates.get(
+            claim["name"], ""
+        )
+    return names
 
 
 def container_claims(container: Object) -> Iterator[tuple[str, str]]:
-    """The claims, and of each the request ("" for all), whose devices a container may use."""
+    """Yield each claim a container may use, with the request in it ("" for all)."""
     for claim in (container.get("resources") or {}).get("claims") or ():
         yield claim["name"], claim.get("request") or ""
 
 
 def problems(pod: Object) -> Iterator[str]:
-    """What this kind of node cannot do, so that it is said and not half done."""
+    """Yield a sentence for each feature of a pod that this kind of node does not support."""
     spec = pod["spec"]
     if (spec.get("os") or {}).get("name") == "windows":
         yield "it asks for Windows"

@@ -1,6 +1,4 @@
-"""
-What the API is told of a pod: phase, conditions, containers, in the kubelet's words.
-"""
+"""The status of a pod in the API: phase, conditions, containers, in the kubelet's words."""
 
 from __future__ import annotations
 
@@ -11,7 +9,16 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import Object
-from bidplane.core.pods.life import Container, Obstacle, Pod, Role, Run, Stage, again, restart_at
+from bidplane.core.pods.life import (
+    ContainerRun,
+    ContainerState,
+    Obstacle,
+    PodStage,
+    PodState,
+    Role,
+    is_restarted,
+    restart_at,
+)
 
 OWN_CONDITIONS = (
     "PodReadyToStartContainers",
@@ -25,39 +32,41 @@ OWN_CONDITIONS = (
 _SERVING = (Role.MAIN, Role.SIDECAR)
 
 
-class Where(msgspec.Struct, frozen=True, kw_only=True):
-    """What does not follow from the pod's life."""
+class StatusFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts for a pod's status that do not follow from its life cycle."""
 
     host_ip: str
     pod_ip: str = ""
     start_time: float | None = None
     devices: Mapping[str, Sequence[Mapping[str, Any]]] = {}  # of each container
-    waiting: Obstacle | None = None  # why it cannot even be prepared
+    waiting: Obstacle | None = None  # why it cannot be prepared
 
 
-def compose(pod: Object, life: Pod, where: Where, *, now: float) -> dict[str, Any]:
-    """The whole status, ready to be sent."""
+def compose(pod: Object, life: PodState, where: StatusFacts, *, now: float) -> dict[str, Any]:
+    """Return the whole status of a pod."""
     phase = phase_of(life)
     specs = {
         container["name"]: container
         for field in ("initContainers", "containers", "ephemeralContainers")
         for container in pod["spec"].get(field) or ()
     }
-    statuses = {c.name: _container(specs[c.name], c, life, where, now=now) for c in life.containers}
+    statuses = {
+        c.name: _container_status(specs[c.name], c, life, where, now=now) for c in life.containers
+    }
 
-    def of(*roles: Role) -> list[dict[str, Any]]:
+    def statuses_of(*roles: Role) -> list[dict[str, Any]]:
         return [statuses[c.name] for c in life.containers if c.role in roles]
 
     status: dict[str, Any] = {
         "phase": phase,
         "conditions": _conditions(pod, life, where, phase, now=now),
-        "containerStatuses": of(Role.MAIN),
+        "containerStatuses": statuses_of(Role.MAIN),
         "hostIP": where.host_ip,
         "hostIPs": [{"ip": where.host_ip}],
     }
-    if inits := of(Role.INIT, Role.SIDECAR):
+    if inits := statuses_of(Role.INIT, Role.SIDECAR):
         status["initContainerStatuses"] = inits
-    if ephemeral := of(Role.EPHEMERAL):
+    if ephemeral := statuses_of(Role.EPHEMERAL):
         status["ephemeralContainerStatuses"] = ephemeral
     if where.pod_ip:
         status["podIP"] = where.pod_ip
@@ -72,113 +81,118 @@ def compose(pod: Object, life: Pod, where: Where, *, now: float) -> dict[str, An
     return status
 
 
-def phase_of(life: Pod) -> str:
+def phase_of(life: PodState) -> str:
+    """Return the phase of a pod."""
     mains = [c for c in life.containers if c.role is Role.MAIN]
-    if life.stage is Stage.PREPARING:
+    if life.stage is PodStage.PREPARING:
         return "Pending"
-    if life.stage in (Stage.ENDED, Stage.REMOVED):
+    if life.stage in (PodStage.ENDED, PodStage.REMOVED):
         if life.halt is not None and life.halt.reason:
             return "Failed"
-        good = all(c.run is not None and c.run.exit_code == 0 for c in mains)
-        return "Succeeded" if good else "Failed"
+        succeeded = all(c.run is not None and c.run.exit_code == 0 for c in mains)
+        return "Succeeded" if succeeded else "Failed"
     if any(c.run is not None and c.run.started is not None for c in mains):
         return "Running"
     return "Pending"
 
 
-def is_ready(life: Pod) -> bool:
-    """Every container that serves is ready; sidecars serve, too."""
+def is_ready(life: PodState) -> bool:
+    """Return whether the pod runs and all its main containers and sidecars are ready."""
     serving = [c for c in life.containers if c.role in _SERVING]
-    return life.stage is Stage.RUNNING and all(c.running and c.ready for c in serving)
+    return life.stage is PodStage.RUNNING and all(c.running and c.ready for c in serving)
 
 
 def _conditions(
-    pod: Object, life: Pod, where: Where, phase: str, *, now: float
+    pod: Object, life: PodState, where: StatusFacts, phase: str, *, now: float
 ) -> list[dict[str, Any]]:
-    known = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
-    over = phase in ("Succeeded", "Failed")
+    """Return the pod's conditions, with those that others set."""
+    current = {c["type"]: c for c in (pod.get("status") or {}).get("conditions") or ()}
+    has_ended = phase in ("Succeeded", "Failed")
     ready = is_ready(life)
     unready = [c.name for c in life.containers if c.role in _SERVING and not c.ready]
-    initialised = life.stage not in (Stage.PREPARING, Stage.INITIALISING) and not (
-        life.stage is not Stage.RUNNING and _initialising(life)
+    initialised = life.stage not in (PodStage.PREPARING, PodStage.INITIALISING) and not (
+        life.stage is not PodStage.RUNNING and _initialising(life)
     )
-    because: dict[str, str] = {}
-    if over:
-        because = {"reason": "PodCompleted" if phase == "Succeeded" else "PodFailed"}
+    reason: dict[str, str] = {}
+    if has_ended:
+        reason = {"reason": "PodCompleted" if phase == "Succeeded" else "PodFailed"}
     elif not ready:
-        because = {
+        reason = {
             "reason": "ContainersNotReady",
             "message": f"containers with unready status: [{' '.join(unready)}]",
         }
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
-    closed = [gate for gate in gates if (known.get(gate) or {}).get("status") != "True"]
-    pod_because = because
-    if ready and closed:
-        pod_because = {
+    closed_gates = [gate for gate in gates if (current.get(gate) or {}).get("status") != "True"]
+    pod_reason = reason
+    if ready and closed_gates:
+        pod_reason = {
             "reason": "ReadinessGatesNotReady",
-            "message": f'the condition of pod readiness gate "{closed[0]}" is not "True"',
+            "message": f'the condition of pod readiness gate "{closed_gates[0]}" is not "True"',
         }
-    init_because: dict[str, str] = {}
+    init_reason: dict[str, str] = {}
     if not initialised:
         incomplete = [
             c.name
             for c in life.containers
-            if c.role in (Role.INIT, Role.SIDECAR) and not _through(c)
+            if c.role in (Role.INIT, Role.SIDECAR) and not _is_initialised(c)
         ]
-        init_because = {
+        init_reason = {
             "reason": "ContainersNotInitialized",
             "message": f"containers with incomplete status: [{' '.join(incomplete)}]",
         }
-    told = {
-        "PodReadyToStartContainers": (life.stage is not Stage.PREPARING and not over, {}),
-        "Initialized": (initialised, init_because),
-        "Ready": (ready and not closed, {} if ready and not closed else pod_because),
-        "ContainersReady": (ready, {} if ready else because),
+    values = {
+        "PodReadyToStartContainers": (life.stage is not PodStage.PREPARING and not has_ended, {}),
+        "Initialized": (initialised, init_reason),
+        "Ready": (ready and not closed_gates, {} if ready and not closed_gates else pod_reason),
+        "ContainersReady": (ready, {} if ready else reason),
         "PodScheduled": (True, {}),
     }
     if where.waiting is not None:
-        told["PodReadyToStartContainers"] = (
+        values["PodReadyToStartContainers"] = (
             False,
             {"reason": where.waiting.reason, "message": where.waiting.message},
         )
     conditions = []
-    for type_, (good, more) in told.items():
-        value = "True" if good else "False"
-        before = known.get(type_) or {}
-        changed = before.get("status") != value
-        at = stamp(now) if changed else before.get("lastTransitionTime") or stamp(now)
-        conditions.append({"type": type_, "status": value, "lastTransitionTime": at, **more})
-    others = [c for type_, c in known.items() if type_ not in OWN_CONDITIONS]
-    return [*conditions, *map(dict, others)]
+    for type_, (is_true, detail) in values.items():
+        value = "True" if is_true else "False"
+        previous = current.get(type_) or {}
+        changed = previous.get("status") != value
+        since = stamp(now) if changed else previous.get("lastTransitionTime") or stamp(now)
+        conditions.append({"type": type_, "status": value, "lastTransitionTime": since, **detail})
+    foreign = [c for type_, c in current.items() if type_ not in OWN_CONDITIONS]
+    return [*conditions, *map(dict, foreign)]
 
 
-def _through(container: Container) -> bool:
+def _is_initialised(container: ContainerState) -> bool:
+    """Return whether an init container has finished, or a sidecar has started."""
     if container.role is Role.SIDECAR:
         return container.started
     run = container.run
     return run is not None and not run.running and run.exit_code == 0
 
 
-def _initialising(life: Pod) -> bool:
-    return any(not _through(c) for c in life.containers if c.role is Role.INIT)
+def _initialising(life: PodState) -> bool:
+    """Return whether an init container has not finished."""
+    return any(not _is_initialised(c) for c in life.containers if c.role is Role.INIT)
 
 
-def _container(
-    spec: Object, container: Container, life: Pod, where: Where, *, now: float
+def _container_status(
+    spec: Object, container: ContainerState, life: PodState, where: StatusFacts, *, now: float
 ) -> dict[str, Any]:
+    """Return the status of one container."""
     run = container.run
     state = _state(container, life, where, now=now)
     last: dict[str, Any] = {}
     if "waiting" in state and run is not None and not run.running:
-        last = {"terminated": _terminated(run)}
+        last = {"terminated": _terminated_state(run)}
     elif container.previous is not None:
-        last = {"terminated": _terminated(container.previous)}
+        last = {"terminated": _terminated_state(container.previous)}
     status: dict[str, Any] = {
         "name": container.name,
         "image": spec.get("image", ""),
         "imageID": "",
         "restartCount": run.attempt if run is not None else 0,
-        "ready": _ready(container),
+        "ready": _is_container_ready(container),
         "started": container.running and container.started,
         "state": state,
         "lastState": last,
@@ -191,45 +205,54 @@ def _container(
     return status
 
 
-def _ready(container: Container) -> bool:
+def _is_container_ready(container: ContainerState) -> bool:
+    """Return a container's `ready` field: an init container is ready when it has finished."""
     if container.role is Role.INIT:
-        return _through(container)
+        return _is_initialised(container)
     return container.role in _SERVING and container.running and container.ready
 
 
-def _state(container: Container, life: Pod, where: Where, *, now: float) -> dict[str, Any]:
+def _state(
+    container: ContainerState, life: PodState, where: StatusFacts, *, now: float
+) -> dict[str, Any]:
+    """Return a container's `state` field: waiting, running or terminated."""
     run = container.run
-    over = life.stage in (Stage.ENDING, Stage.ENDED, Stage.REMOVED)
+    is_ending = life.stage in (PodStage.ENDING, PodStage.ENDED, PodStage.REMOVED)
     if run is None or (run.running and run.started is None):
-        if over:
-            # It was never started, and never will be.
-            return {"waiting": {"reason": "ContainerCreating"}} if run else _waiting(where, life)
+        if is_ending:
+            # It has never run and never will.
+            return (
+                {"waiting": {"reason": "ContainerCreating"}} if run else _waiting_state(where, life)
+            )
         if container.obstacle is not None:
-            return {"waiting": _told(container.obstacle)}
+            return {"waiting": _obstacle_fields(container.obstacle)}
         return (
-            _waiting(where, life) if run is None else {"waiting": {"reason": "ContainerCreating"}}
+            _waiting_state(where, life)
+            if run is None
+            else {"waiting": {"reason": "ContainerCreating"}}
         )
     if run.running:
         assert run.started is not None
         return {"running": {"startedAt": stamp(run.started)}}
-    if not over and again(life, container):
+    if not is_ending and is_restarted(life, container):
         if container.obstacle is not None:
-            return {"waiting": _told(container.obstacle)}
+            return {"waiting": _obstacle_fields(container.obstacle)}
         if now < restart_at(run):
             wait = int(run.backoff)
             text = f"back-off {_duration(wait)} restarting failed container={container.name}"
             return {"waiting": {"reason": "CrashLoopBackOff", "message": text}}
-    return {"terminated": _terminated(run)}
+    return {"terminated": _terminated_state(run)}
 
 
-def _waiting(where: Where, life: Pod) -> dict[str, Any]:
+def _waiting_state(where: StatusFacts, life: PodState) -> dict[str, Any]:
+    """Return the waiting state of a container that has never been started."""
     if where.waiting is not None:
-        return {"waiting": _told(where.waiting)}
-    initialising = life.stage is Stage.INITIALISING
+        return {"waiting": _obstacle_fields(where.waiting)}
+    initialising = life.stage is PodStage.INITIALISING
     return {"waiting": {"reason": "PodInitializing" if initialising else "ContainerCreating"}}
 
 
-def _told(obstacle: Obstacle) -> dict[str, Any]:
+def _obstacle_fields(obstacle: Obstacle) -> dict[str, Any]:
     return {"reason": obstacle.reason, "message": obstacle.message}
 
 
@@ -238,16 +261,17 @@ def _duration(seconds: int) -> str:
     return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
 
 
-def _terminated(run: Run) -> dict[str, Any]:
+def _terminated_state(run: ContainerRun) -> dict[str, Any]:
+    """Return the terminated state of a run that ended."""
     reason = run.reason or ("Completed" if run.exit_code == 0 else "Error")
-    ended: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
+    state: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
     if run.message:
-        ended["message"] = run.message
-    ended["startedAt"] = stamp(run.started) if run.started is not None else None
-    ended["finishedAt"] = stamp(run.finished) if run.finished is not None else None
-    return ended
+        state["message"] = run.message
+    state["startedAt"] = stamp(run.started) if run.started is not None else None
+    state["finishedAt"] = stamp(run.finished) if run.finished is not None else None
+    return state
 
 
 def stamp(seconds: float) -> str:
-    """A metav1.Time."""
+    """Return a time in the API's format (metav1.Time)."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

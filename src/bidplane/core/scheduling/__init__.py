@@ -1,18 +1,29 @@
 """
 An agent's scheduler, which decides and does nothing; `planning` has its rules.
 
-    seen         what it sees of its plane, and what it asks about it
-    operations   what it can want done
+    seen         the snapshot of its plane, and questions about it
+    operations   the operations it can plan
     planning     from one to the other
-    offers       what a pod bids now
-    bids         the Bid it becomes
+    offers       the price that a pod offers now
+    bids         the Bids of pods and gangs
     groups       which pods are a gang
     gangs        pods that share a bid
-    groupstatus  what a PodGroup is told of its pods
+    groupstatus  the status of PodGroups
     claimants    pods with ResourceClaims
+    beside       which bindings fit; pods without GPUs
 """
 
 from bidplane.core.scheduling.groups import sources_named
+from bidplane.core.scheduling.observed import (
+    PlaneSnapshot,
+    bid_name,
+    gang_bid_name,
+    is_deleted,
+    is_live_on,
+    is_pending,
+    phase_of,
+    wants_gpus,
+)
 from bidplane.core.scheduling.offers import is_paced
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -25,15 +36,6 @@ from bidplane.core.scheduling.operations import (
     TellGroup,
 )
 from bidplane.core.scheduling.planning import plan
-from bidplane.core.scheduling.seen import (
-    Snapshot,
-    bid_name,
-    gang_bid_name,
-    is_deleted,
-    is_live_on,
-    is_pending,
-    phase_of,
-)
 
 __all__ = [
     "BindPod",
@@ -41,9 +43,9 @@ __all__ = [
     "DeleteBid",
     "Explain",
     "Operation",
+    "PlaneSnapshot",
     "PriceBid",
     "ReleaseLease",
-    "Snapshot",
     "TellGroup",
     "bid_name",
     "gang_bid_name",
@@ -54,4 +56,5 @@ __all__ = [
     "phase_of",
     "plan",
     "sources_named",
+    "wants_gpus",
 ]

@@ -1,4 +1,4 @@
-"""The Bid a pod becomes, and the one a gang becomes."""
+"""The Bids of pods and of gangs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, Object
-from bidplane.core.asks import Ask, memory_choices
-from bidplane.core.scheduling.seen import bid_name, cut, gang_bid_name
+from bidplane.core.bidding.asks import IN_ONE_MACHINE, PodAsk, memory_choices
+from bidplane.core.nodes.fitting import SHARED, requests_of, required_terms, written_amount
+from bidplane.core.scheduling.observed import bid_name, gang_bid_name, truncate_name
 
 
 def bid_for_pod(
     pod: Object,
-    ask: Ask,
+    ask: PodAsk,
     max_price: str,
     claimed: dict[str, Any] | None = None,
     *,
@@ -22,15 +23,17 @@ def bid_for_pod(
     pace: str = "",
 ) -> dict[str, Any]:
     """
-    `instant`: it is bought from a pool's float, if it is as little as a float sells. `pace`: what
-    the agent's strategy remembers with it.
+    Return the Bid of a pod.
+
+    `instant`: buy it from a pool's float, if the float sells as little as that. `pace`: the state
+    of the agent's strategy, stored with the bid.
     """
     metadata = pod["metadata"]
-    spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
-    spec |= _budget(pod, ask)
-    alone = not spec.get("also") and not spec.get("oneNode")
-    one = spec["gpus"] == spec.get("blocks", 1) == 1 and alone
-    if instant and one and not ask.term_seconds:
+    spec = _bid_spec(ask, max_price) if claimed is None else _spec_of_claim(ask, max_price, claimed)
+    spec |= _budget_fields(pod, ask) | _machine_fields(pod)
+    is_plain = not spec.get("also") and not spec.get("oneNode")
+    is_single_gpu = spec["gpus"] == spec.get("blocks", 1) == 1 and is_plain
+    if instant and is_single_gpu and not ask.term_seconds:
         spec["instant"] = True
     return {
         "apiVersion": BID.api_version,
@@ -40,10 +43,10 @@ def bid_for_pod(
             "namespace": metadata["namespace"],
             "labels": {
                 labels.POD_UID: metadata["uid"],
-                labels.POD_NAME: cut(metadata["name"], 63),
+                labels.POD_NAME: truncate_name(metadata["name"], 63),
             },
             **({"annotations": {labels.PACE: pace}} if pace else {}),
-            # The pod's end is the bid's end.
+            # The bid is deleted with the pod.
             "ownerReferences": [
                 {
                     "apiVersion": "v1",
@@ -61,16 +64,16 @@ def bid_for_pod(
 def bid_for_gang(
     pod: Object,
     gang: str,
-    ask: Ask,
+    ask: PodAsk,
     max_price: str,
     blocks: int,
     claimed: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One bid for all of a gang. No pod owns it: it ends when the last of them does."""
-    spec = _bid_spec(ask, max_price) if claimed is None else _of_claim(ask, max_price, claimed)
+    """Return the one Bid of a gang. No pod owns it: it ends when the last of them does."""
+    spec = _bid_spec(ask, max_price) if claimed is None else _spec_of_claim(ask, max_price, claimed)
     if spec.get("otherwise"):
         spec["otherwise"] = [{**choice, "blocks": blocks} for choice in spec["otherwise"]]
-    spec |= _budget(pod, ask)
+    spec |= _budget_fields(pod, ask) | _machine_fields(pod)
     return {
         "apiVersion": BID.api_version,
         "kind": BID.kind,
@@ -83,23 +86,27 @@ def bid_for_gang(
     }
 
 
-def _of_claim(ask: Ask, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
-    terms = {key: value for key, value in _bid_spec(ask, max_price).items() if key != "gpus"}
-    shape = {key: value for key, value in _shape(ask, max_price).items() if key != "gpus"}
+def _spec_of_claim(ask: PodAsk, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a bid whose shape comes from a ResourceClaim."""
+    claim_fields = {"gpus", *IN_ONE_MACHINE}  # the claim sets these
+    terms = {
+        key: value for key, value in _bid_spec(ask, max_price).items() if key not in claim_fields
+    }
+    shape = {key: value for key, value in _shape(ask, max_price).items() if key not in claim_fields}
     first = _in_pool(ask, claimed)
-    others = [{**shape, **_in_pool(ask, choice)} for choice in claimed.get("otherwise") or ()]
-    return {**terms, **first, **({"otherwise": others} if others else {})}
+    alternatives = [{**shape, **_in_pool(ask, choice)} for choice in claimed.get("otherwise") or ()]
+    return {**terms, **first, **({"otherwise": alternatives} if alternatives else {})}
 
 
-def _in_pool(ask: Ask, choice: dict[str, Any]) -> dict[str, Any]:
-    """A pod that names a pool has all it needs from there."""
+def _in_pool(ask: PodAsk, choice: dict[str, Any]) -> dict[str, Any]:
+    """Return the choice with all its needs in the pool that the pod names."""
     if not ask.pool or not choice.get("also"):
         return choice
     return {**choice, "also": [{"pool": ask.pool, **need} for need in choice["also"]]}
 
 
-def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
-    """What it asks for, and on which terms it wants to have it."""
+def _bid_spec(ask: PodAsk, max_price: str) -> dict[str, Any]:
+    """Return the spec of a bid: its shape, its price and its terms."""
     return {
         **_shape(ask, max_price),
         **({"termSeconds": ask.term_seconds} if ask.term_seconds else {}),
@@ -107,25 +114,40 @@ def _bid_spec(ask: Ask, max_price: str) -> dict[str, Any]:
     }
 
 
-def _budget(pod: Object, ask: Ask) -> dict[str, Any]:
-    """What it may cost, with all that shares it: its controller's other pods, or what it was."""
+def _machine_fields(pod: Object) -> dict[str, Any]:
+    """
+    Return the bid's fields on its machine: the resources and the node labels that the pod requires.
+    """
+    requests = {name: n for name, n in requests_of(pod).items() if n and name in SHARED}
+    quantities = {name: written_amount(name, amount) for name, amount in sorted(requests.items())}
+    terms = required_terms(pod)
+    return {
+        **({"requests": quantities} if quantities else {}),
+        **({"nodeSelectorTerms": terms} if terms else {}),
+    }
+
+
+def _budget_fields(pod: Object, ask: PodAsk) -> dict[str, Any]:
+    """Return the bid's budget, shared by a controller's pods or by a requeued pod's runs."""
     if not ask.budget:
         return {}
     metadata = pod["metadata"]
     owners = metadata.get("ownerReferences") or ()
     controllers = [owner["uid"] for owner in owners if owner.get("controller")]
-    before = (metadata.get("annotations") or {}).get(labels.WORK, metadata["uid"])
-    return {"budget": ask.budget, "work": next(iter(controllers), before)}
+    own_work = (metadata.get("annotations") or {}).get(labels.WORK, metadata["uid"])
+    return {"budget": ask.budget, "work": next(iter(controllers), own_work)}
 
 
-def _shape(ask: Ask, max_price: str) -> dict[str, Any]:
+def _shape(ask: PodAsk, max_price: str) -> dict[str, Any]:
+    """Return the shape of a bid: how many GPUs, or which part of one, where, at which price."""
     if ask.memory:
         terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)
-        first, *others = ({**terms, **choice} for choice in memory_choices(ask.memory << 20))
-        return {**first, "otherwise": others}
+        first, *alternatives = ({**terms, **choice} for choice in memory_choices(ask.memory << 20))
+        return {**first, "otherwise": alternatives}
     return {
         "gpus": ask.gpus,
-        "maxPrice": ask.max_price or max_price,
+        **({} if ask.one_link or ask.gpus == 1 else IN_ONE_MACHINE),
+        **({"maxPrice": price} if (price := ask.max_price or max_price) else {}),
         **({"share": ask.share} if ask.share else {}),
         **({"pool": ask.pool} if ask.pool else {}),
     }

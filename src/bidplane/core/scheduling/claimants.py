@@ -1,4 +1,4 @@
-"""A pod with ResourceClaims: inside what is leased, else by a bid of its own."""
+"""Pods with ResourceClaims: served from what is leased, or else by a bid of their own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,25 @@ import msgspec
 
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
-from bidplane.core import claiming
-from bidplane.core.asks import Ask
+from bidplane.api.money import format_credits
+from bidplane.core.bidding.asks import PodAsk
+from bidplane.core.scheduling import podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
-from bidplane.core.scheduling.gangs import Alone, Seat, Stands, Together, step
+from bidplane.core.scheduling.gangs import BidAlone, BidExists, BidTogether, GangBlock, gang_step
 from bidplane.core.scheduling.groups import Gang, Gangs
+from bidplane.core.scheduling.observed import (
+    FINISHED,
+    PlaneSnapshot,
+    bid_of,
+    host_bid_name,
+    is_by_hand,
+    is_held,
+    is_pending,
+    lease_of,
+    name_of,
+    phase_of,
+    wants_gpus,
+)
 from bidplane.core.scheduling.offers import is_instant
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -21,26 +35,14 @@ from bidplane.core.scheduling.operations import (
     DeleteBid,
     Explain,
     Operation,
-    why_waiting,
-)
-from bidplane.core.scheduling.seen import (
-    FINISHED,
-    Snapshot,
-    bid_of,
-    is_by_hand,
-    is_held,
-    is_pending,
-    lease_of,
-    name_of,
-    on_host,
-    phase_of,
+    explain_waiting,
 )
 
 
-def claimant(
-    snapshot: Snapshot, gangs: Gangs, pod: Object, ask: Ask, gang: Gang | None
+def plan_claimant(
+    snapshot: PlaneSnapshot, gangs: Gangs, pod: Object, ask: PodAsk, gang: Gang | None
 ) -> Iterator[Operation]:
-    """A pod with ResourceClaims: inside what is leased, else by a bid of its own or its gang's."""
+    """Plan for a pod with ResourceClaims: from what is leased, or by its own or its gang's bid."""
     if ask.gpus:
         yield Explain(
             pod,
@@ -48,141 +50,184 @@ def claimant(
             "spec: the pod asks for GPUs by claims and by resources: use one of the two",
         )
         return
-    # A claim that several pods name is on one node: nothing that a gang could be of.
-    if gang is not None and claiming.is_all_its_own(pod):
-        yield from _of_gang(snapshot, gangs, pod, ask, gang)
+    # A claim that several pods share is on one node, so those pods cannot be a gang.
+    if gang is not None and podclaims.is_all_its_own(pod):
+        yield from _plan_gang_pod(snapshot, gangs, pod, ask, gang)
     else:
-        yield from _alone(snapshot, pod, ask)
+        yield from _plan_alone(snapshot, pod, ask)
 
 
-def _alone(snapshot: Snapshot, pod: Object, ask: Ask) -> Iterator[Operation]:
+def _plan_alone(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterator[Operation]:
+    """Plan for a pod with claims by itself."""
     bid = bid_of(snapshot, pod)
-    usable = _usable_by(snapshot, bid, pod)
-    match claiming.decide(snapshot.devices, pod, usable, now=snapshot.now):
-        case claiming.Bind(node=node):
+    usable = _usable_nodes(snapshot, bid, pod)
+    match podclaims.decide(snapshot.devices, pod, usable, now=snapshot.now):
+        case podclaims.Bind(node=node):
             yield BindPod(pod, node)
-        case claiming.Wait(reason=reason, message=message):
+        case podclaims.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
-        case claiming.Market(bid=wanted, why=why, refusals=refusals):
-            if bid is None and (other := _who_bids(snapshot, pod)) is not pod:
+        case podclaims.MarketNeed(bid=claim_bid, obstacle=obstacle, refusals=refusals):
+            if bid is None and (bidder := _bidder_of(snapshot, pod)) is not pod:
                 # A claim is one bid and one lease, however many pods share it.
-                words = f"{name_of(other)} bids for the claim that they share"
-                yield Explain(pod, "ClaimShared", words)
+                explanation = f"{name_of(bidder)} bids for the claim that they share"
+                yield Explain(pod, "ClaimShared", explanation)
             elif bid is None:
                 yield CreateBid(
                     pod,
                     bid_for_pod(
-                        pod, ask, snapshot.max_price, wanted, instant=is_instant(snapshot, ask)
+                        pod,
+                        ask,
+                        _default_price_text(snapshot, ask),
+                        claim_bid,
+                        instant=is_instant(snapshot, ask),
                     ),
                 )
             elif phase_of(bid) == BidPhase.ENDED:
                 yield DeleteBid(bid)
             elif phase_of(bid) == BidPhase.WON and usable:
-                yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its bid has won")
+                yield Explain(
+                    pod, "ClaimDoesNotFit", f"{obstacle} on the GPUs that its bid has won"
+                )
             else:
-                yield _told(why_waiting(pod, bid, lease_of(snapshot, bid)), refusals)
+                yield _in_claim_terms(explain_waiting(pod, bid, lease_of(snapshot, bid)), refusals)
         case operations:
             yield from operations
 
 
-def _of_gang(
-    snapshot: Snapshot, gangs: Gangs, pod: Object, ask: Ask, gang: Gang
+def _plan_gang_pod(
+    snapshot: PlaneSnapshot, gangs: Gangs, pod: Object, ask: PodAsk, gang: Gang
 ) -> Iterator[Operation]:
-    taken = claiming.nodes_taken(snapshot.devices, gangs.members(pod))
-    turn = step(snapshot, gangs, pod, gang, taken=taken)
-    if isinstance(turn, Alone):
-        yield from _alone(snapshot, pod, ask)
+    """Plan for a pod with claims in a gang."""
+    claimed_nodes = podclaims.nodes_of_claims(snapshot.devices, gangs.members(pod))
+    gang_action = gang_step(snapshot, gangs, pod, gang, claimed_nodes=claimed_nodes)
+    if isinstance(gang_action, BidAlone):
+        yield from _plan_alone(snapshot, pod, ask)
         return
-    shown = {one["spec"].get("nodeName") for one in snapshot.devices.slices}
-    seat = [turn.node] if isinstance(turn, Seat) and turn.node in shown else []
-    match claiming.decide(snapshot.devices, pod, seat, now=snapshot.now):
-        case claiming.Bind(node=node):
+    nodes_with_slices = {slice_["spec"].get("nodeName") for slice_ in snapshot.devices.slices}
+    seat = (
+        [gang_action.node]
+        if isinstance(gang_action, GangBlock) and gang_action.node in nodes_with_slices
+        else []
+    )
+    match podclaims.decide(snapshot.devices, pod, seat, now=snapshot.now):
+        case podclaims.Bind(node=node):
             yield BindPod(pod, node)
-        case claiming.Wait(reason=reason, message=message):
+        case podclaims.Wait(reason=reason, message=message):
             yield Explain(pod, reason, message)
-        case claiming.Market(bid=wanted, why=why, refusals=refusals):
-            if isinstance(turn, Together):
-                others = [
-                    claiming.decide(snapshot.devices, one, (), now=snapshot.now)
-                    for one in turn.members
+        case podclaims.MarketNeed(bid=claim_bid, obstacle=obstacle, refusals=refusals):
+            if isinstance(gang_action, BidTogether):
+                decisions = [
+                    podclaims.decide(snapshot.devices, member, (), now=snapshot.now)
+                    for member in gang_action.members
                 ]
-                yield from _ask_together(pod, ask, gang, wanted, others, snapshot.max_price)
-            elif isinstance(turn, Stands):
-                yield _told(why_waiting(pod, turn.bid, turn.lease), refusals)
+                yield from _bid_together(
+                    pod, ask, gang, claim_bid, decisions, _default_price_text(snapshot, ask)
+                )
+            elif isinstance(gang_action, BidExists):
+                yield _in_claim_terms(
+                    explain_waiting(pod, gang_action.bid, gang_action.lease), refusals
+                )
             elif seat:
-                yield Explain(pod, "ClaimDoesNotFit", f"{why} in what its gang has won")
-            elif isinstance(turn, list):
-                yield from turn
+                yield Explain(
+                    pod, "ClaimDoesNotFit", f"{obstacle} on the GPUs that its gang has won"
+                )
+            elif isinstance(gang_action, list):
+                yield from gang_action
         case operations:
             yield from operations
 
 
-def _told(waiting: Explain, refusals: Mapping[str, str]) -> Explain:
-    """In the claim's own words, where the market's are about a bid nobody wrote."""
-    words = refusals.get(waiting.reason, waiting.message)
-    return msgspec.structs.replace(waiting, message=words)
+def _in_claim_terms(waiting: Explain, refusals: Mapping[str, str]) -> Explain:
+    """
+    Return the explanation in terms of the claim, where the market's is about a bid nobody wrote.
+    """
+    message = refusals.get(waiting.reason, waiting.message)
+    return msgspec.structs.replace(waiting, message=message)
 
 
-def _ask_together(
+def _bid_together(
     pod: Object,
-    ask: Ask,
+    ask: PodAsk,
     gang: Gang,
-    wanted: dict[str, Any],
-    others: Sequence[claiming.Decision],
+    claim_bid: dict[str, Any],
+    decisions: Sequence[podclaims.Decision],
     max_price: str,
 ) -> Iterator[Operation]:
-    if all(isinstance(one, claiming.Market) and one.bid == wanted for one in others):
-        yield CreateBid(pod, bid_for_gang(pod, gang.name, ask, max_price, len(others), wanted))
-    elif all(isinstance(one, claiming.Market) for one in others):
-        yield Explain(pod, "GangDiffers", f"the claims of the pods of {gang.of} are not alike")
+    """Yield the gang's bid, if the claims of all its pods need the same."""
+    if all(
+        isinstance(decision, podclaims.MarketNeed) and decision.bid == claim_bid
+        for decision in decisions
+    ):
+        yield CreateBid(
+            pod, bid_for_gang(pod, gang.name, ask, max_price, len(decisions), claim_bid)
+        )
+    elif all(isinstance(decision, podclaims.MarketNeed) for decision in decisions):
+        yield Explain(
+            pod,
+            "GangDiffers",
+            f"the claims of the pods of {gang.origin} are not alike: make them equal",
+        )
 
 
-def _who_bids(snapshot: Snapshot, pod: Object) -> Object:
-    """Of the pods that wait for the same claim: who has a bid for it, else the oldest."""
-    shared = claiming.shared_by(pod, filter(is_pending, snapshot.pods))
+def _bidder_of(snapshot: PlaneSnapshot, pod: Object) -> Object:
+    """
+    Return the pod that bids for a shared claim: the one that has a bid already, else the oldest.
+    """
+    shared = podclaims.pods_sharing_claim(pod, filter(is_pending, snapshot.pods))
     return min(
         shared,
-        key=lambda one: (
-            bid_of(snapshot, one) is None,
-            one["metadata"].get("creationTimestamp", ""),
-            one["metadata"]["uid"],
+        key=lambda other_pod: (
+            bid_of(snapshot, other_pod) is None,
+            other_pod["metadata"].get("creationTimestamp", ""),
+            other_pod["metadata"]["uid"],
         ),
     )
 
 
-def _usable_by(snapshot: Snapshot, bid: Object | None, pod: Object) -> list[str]:
+def _usable_nodes(snapshot: PlaneSnapshot, bid: Object | None, pod: Object) -> list[str]:
     """
-    Nodes of leases its own bid won, or one written by hand, and where a claim of it has devices
-    already, which others share; not those a pod has as a whole.
+    Return the nodes that a pod's claims may use.
+
+    These are nodes of leases that its own bid won, or a bid written by hand, and nodes where a
+    claim of it already has devices; but none that a pod without claims has to itself.
     """
-    claimed = set(claiming.nodes_taken(snapshot.devices, [pod]).values())
-    mine = on_host(bid) if bid is not None else ""
-    by_hand = {on_host(one) for one in snapshot.bids if is_by_hand(one)}
-    whole = {
+    claimed = set(podclaims.nodes_of_claims(snapshot.devices, [pod]).values())
+    own_bid = host_bid_name(bid) if bid is not None else ""
+    by_hand = {host_bid_name(other_bid) for other_bid in snapshot.bids if is_by_hand(other_bid)}
+    exclusively_used = {
         pod["spec"].get("nodeName")
         for pod in snapshot.pods
-        if not pod["spec"].get("resourceClaims") and phase_of(pod) not in FINISHED
+        if not pod["spec"].get("resourceClaims")
+        and wants_gpus(pod)
+        and phase_of(pod) not in FINISHED
     }
-    # A node's devices are shown a moment after it.
-    shown = {one["spec"].get("nodeName") for one in snapshot.devices.slices}
-    there = {
+    # A node's slices appear a moment after it.
+    nodes_with_slices = {slice_["spec"].get("nodeName") for slice_ in snapshot.devices.slices}
+    usable = {
         name
         for node in snapshot.nodes
-        if (name := node["metadata"]["name"]) in shown and not node["spec"].get("taints")
+        if (name := node["metadata"]["name"]) in nodes_with_slices
+        and not node["spec"].get("taints")
     }
     return sorted(
         name
         for lease in snapshot.leases
-        if (name := lease["metadata"]["name"]) in there - whole
+        if (name := lease["metadata"]["name"]) in usable - exclusively_used
         and is_held(lease)
         and (
             name in claimed
-            or lease["spec"]["bid"]["name"] == mine
-            # A fraction is what its own claim asked for, and no GPU for another's; a MIG instance
-            # says what it is.
+            or lease["spec"]["bid"]["name"] == own_bid
+            # A fraction serves only the claim that asked for it; a MIG instance describes itself
+            # and may serve others.
             or (
                 lease["spec"]["bid"]["name"] in by_hand
                 and "/" not in lease["spec"]["devices"][0].get("share", "")
             )
         )
     )
+
+
+def _default_price_text(snapshot: PlaneSnapshot, ask: PodAsk) -> str:
+    """Return the price of a pod without one; "" where each pool's list price gives another."""
+    prices = snapshot.default_prices(ask.pool)
+    return format_credits(min(prices)) if len(prices) == 1 else ""

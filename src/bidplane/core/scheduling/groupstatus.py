@@ -1,7 +1,7 @@
 """
-What a PodGroup's status says of its pods, in the words of whoever defined the kind.
+The status of PodGroups, in the terms of the project that defined each kind.
 
-Their own controllers are not here to write it, and tools wait for these phases.
+Those projects' controllers do not run here, and tools wait for these phases.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bidplane.api.kinds import Object
-from bidplane.core.scheduling.groups import COSCHEDULING, KAI, Source, group_named
+from bidplane.core.scheduling.groups import COSCHEDULING, KAI, PodGroupKind, group_named
+from bidplane.core.scheduling.observed import PlaneSnapshot, is_bound, phase_of
 from bidplane.core.scheduling.operations import TellGroup
-from bidplane.core.scheduling.seen import Snapshot, is_bound, phase_of
 
 
-def told_of_groups(snapshot: Snapshot) -> Iterator[TellGroup]:
-    """The PodGroups whose status is not true."""
+def update_groups(snapshot: PlaneSnapshot) -> Iterator[TellGroup]:
+    """Yield the new status of each PodGroup whose status is out of date."""
     members: dict[str, list[Object]] = {}
-    found: dict[str, tuple[Source, Object]] = {}
+    groups: dict[str, tuple[PodGroupKind, Object]] = {}
     for pod in snapshot.pods if snapshot.groups else ():
-        named = group_named(pod, snapshot.groups)
-        if named is not None and named[2] is not None:
-            uid = named[2]["metadata"]["uid"]
-            found[uid] = (named[0], named[2])
+        reference = group_named(pod, snapshot.groups)
+        if reference is not None and reference[2] is not None:
+            uid = reference[2]["metadata"]["uid"]
+            groups[uid] = (reference[0], reference[2])
             members.setdefault(uid, []).append(pod)
-    for uid, (source, group) in found.items():
+    for uid, (source, group) in groups.items():
         status = _status(source, group, members[uid])
-        known = group.get("status") or {}
-        if any((known.get(key) or 0) != (value or 0) for key, value in status.items()):
+        current = group.get("status") or {}
+        if any((current.get(key) or 0) != (value or 0) for key, value in status.items()):
             yield TellGroup(source.kind, group, status)
 
 
-def _status(source: Source, group: Object, pods: Sequence[Object]) -> dict[str, Any]:
+def _status(source: PodGroupKind, group: Object, pods: Sequence[Object]) -> dict[str, Any]:
+    """Return the status of a PodGroup with these pods."""
     phases = [phase_of(pod) for pod in pods]
     counts: dict[str, Any] = {
         "running": phases.count("Running"),
@@ -44,11 +45,12 @@ def _status(source: Source, group: Object, pods: Sequence[Object]) -> dict[str, 
     least = (group.get("spec") or {}).get("minMember") or 1
     bound = sum(is_bound(pod) for pod in pods)
     if source is COSCHEDULING:
-        return {**counts, "phase": _coscheduling(counts, least, bound)}
-    return {**counts, "phase": _volcano(counts, least, len(pods))}
+        return {**counts, "phase": _coscheduling_phase(counts, least, bound)}
+    return {**counts, "phase": _volcano_phase(counts, least, len(pods))}
 
 
-def _coscheduling(counts: dict[str, Any], least: int, bound: int) -> str:
+def _coscheduling_phase(counts: dict[str, Any], least: int, bound: int) -> str:
+    """Return the phase as coscheduling's controller sets it."""
     if counts["succeeded"] >= least:
         return "Finished"
     if counts["failed"] and counts["failed"] + counts["running"] + counts["succeeded"] >= least:
@@ -58,10 +60,11 @@ def _coscheduling(counts: dict[str, Any], least: int, bound: int) -> str:
     return "Scheduling" if bound >= least else "Pending"
 
 
-def _volcano(counts: dict[str, Any], least: int, pods: int) -> str:
+def _volcano_phase(counts: dict[str, Any], least: int, pods: int) -> str:
+    """Return the phase as Volcano's controller sets it."""
     if pods and counts["succeeded"] + counts["failed"] == pods:
         return "Completed"
     if counts["running"] + counts["succeeded"] >= least:
         return "Running"
-    # Its pods exist before it is decided on: nobody has to be let in first.
+    # Its pods exist already, so there is no earlier phase.
     return "Unknown" if counts["running"] else "Inqueue"

@@ -1,4 +1,4 @@
-"""What each pod offers now: its own price, its agent's, or what the agent's strategy says."""
+"""The price that each pod offers now: its own, its agent's, or that of the agent's strategy."""
 
 from __future__ import annotations
 
@@ -13,96 +13,109 @@ from bidplane.api.agent import Strategy
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
-from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
-from bidplane.core.asks import WORK_SECONDS, Ask, gpus_asked
-from bidplane.core.chain import CHAIN, FRACTIONS, block_size
-from bidplane.core.market import pacing
-from bidplane.core.market.metering import reprice as worth_repricing
-from bidplane.core.market.pacing import Offer, Pace
-from bidplane.core.market.strategy import Wish, offer
-from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
-from bidplane.core.scheduling.seen import (
-    Snapshot,
+from bidplane.api.money import GPU_WEIGHT, MICRO, format_credits, parse_credits
+from bidplane.core.bidding import pacing
+from bidplane.core.bidding.asks import WORK_SECONDS, PodAsk, gpus_asked
+from bidplane.core.bidding.pacing import Pace, PacedOffer
+from bidplane.core.bidding.strategy import StrategyInput, offer
+from bidplane.core.devices.chain import CHAIN, FRACTIONS, block_size
+from bidplane.core.market.pricing.metering import reprice as worth_repricing
+from bidplane.core.scheduling.observed import (
+    PlaneSnapshot,
+    ask_or_none,
     bid_of,
     is_pending,
     lease_of,
     name_of,
     phase_of,
-    safe_ask,
 )
+from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
+
+_UNKNOWN_PRICE = MICRO  # while no pool is known, when no price could win
 
 
-def is_paced(snapshot: Snapshot) -> bool:
-    """Whether what its pods offer may change though nothing else does."""
+def is_paced(snapshot: PlaneSnapshot) -> bool:
+    """Return whether the offers of pods may change over time while nothing else does."""
     return snapshot.strategy is not Strategy.MANUAL and any(map(is_pending, snapshot.pods))
 
 
-def is_instant(snapshot: Snapshot, ask: Ask) -> bool:
+def is_instant(snapshot: PlaneSnapshot, ask: PodAsk) -> bool:
     """
-    Whether a pod would rather pay a float's price than wait for a round: as it says itself; else
-    if it is urgent, or pays a fixed price. A strategy that saves by waiting waits.
+    Return whether a pod rather pays a pool's float price than waits for a round.
+
+    The pod's annotation decides; else a pod that is urgent or has a fixed price does. A strategy
+    that saves by waiting does not.
     """
     if ask.instant:
         return ask.instant == "true"
-    waits = snapshot.strategy in (Strategy.THRIFTY, Strategy.DEADLINE, Strategy.PACED)
-    return ask.urgent or bool(ask.max_price) or not waits
+    saves_by_waiting = snapshot.strategy in (Strategy.THRIFTY, Strategy.DEADLINE, Strategy.PACED)
+    return ask.urgent or bool(ask.max_price) or not saves_by_waiting
 
 
-def offers_of(snapshot: Snapshot, pending: list[Object]) -> dict[str, Offer]:
+def offers_of(snapshot: PlaneSnapshot, pending: list[Object]) -> dict[str, PacedOffer]:
     """
-    By pod, what it bids now. One after the other, the oldest first: each counts what those
-    before it may cost, and none what those after it may; so two never make way for each other.
+    Return, by pod, the offer that it makes now.
+
+    Pods are taken one after the other, the oldest first. Each counts the cost of those before it
+    and not of those after it, so that two never make way for each other.
     """
-    offers: dict[str, Offer] = {}
-    promised = _promised(snapshot) if snapshot.strategy is Strategy.STEADY else 0
-    for pod in sorted(pending, key=lambda pod: (_created(pod), name_of(pod))):
-        ask = safe_ask(pod)
+    offers: dict[str, PacedOffer] = {}
+    promised = _promised_cost(snapshot) if snapshot.strategy is Strategy.STEADY else 0
+    for pod in sorted(pending, key=lambda pod: (_creation_stamp(pod), name_of(pod))):
+        ask = ask_or_none(pod)
         if ask is None or not ask.gpus:
             continue
-        offered = _offer(snapshot, pod, ask, promised)
-        offers[pod["metadata"]["uid"]] = offered
+        offer_now = _offer_of(snapshot, pod, ask, promised)
+        offers[pod["metadata"]["uid"]] = offer_now
         bid = bid_of(snapshot, pod)
-        if bid is None or lease_of(snapshot, bid) is None:  # else its lease is counted
-            promised += offered.price * _weight(ask, bid) // GPU_WEIGHT
+        if bid is None or lease_of(snapshot, bid) is None:  # with a lease, the lease is counted
+            promised += offer_now.price * _weight(ask, bid) // GPU_WEIGHT
     return offers
 
 
-def bid_anew(snapshot: Snapshot, ask: Ask, bid: Object, offered: Offer) -> Iterator[Operation]:
-    if ask.max_price and bid["spec"]["maxPrice"] != ask.max_price:
-        yield PriceBid(bid, ask.max_price)  # its author changed it while it waits
+def reprice_bid(
+    snapshot: PlaneSnapshot, ask: PodAsk, bid: Object, offer_now: PacedOffer
+) -> Iterator[Operation]:
+    """Yield the new price of a waiting bid, or its deletion, where the pod's offer has changed."""
+    if ask.max_price and bid["spec"].get("maxPrice") != ask.max_price:
+        yield PriceBid(bid, ask.max_price)  # its author changed it while the pod waits
     if ask.max_price or snapshot.strategy is Strategy.MANUAL:
         return
-    before, price = parse_credits(bid["spec"]["maxPrice"]), offered.price
+    current_price, price = parse_credits(bid["spec"].get("maxPrice") or "0"), offer_now.price
     if price == 0:
-        # A spent budget is known by the bid alone: it stands, and the exchange says why in vain.
-        if offered.reason != pacing.SPENT:
+        # The bid is the only record of a spent budget, so it stays; the exchange explains on it.
+        if offer_now.reason != pacing.SPENT:
             yield DeleteBid(bid)
-    elif worth_repricing(before, price) or (price > before and price == _value(snapshot)):
-        yield PriceBid(bid, format_credits(price), pace_text(offered))
+    elif worth_repricing(current_price, price) or (
+        price > current_price and price == _gpu_hour_value(snapshot, ask)
+    ):
+        yield PriceBid(bid, format_credits(price), pace_text(offer_now))
 
 
-def pace_text(offered: Offer) -> str:
-    """What a Bid says of its pace, for the next look; "" if it has none."""
-    return msgspec.json.encode(offered.pace).decode() if offered.pace is not None else ""
+def pace_text(offer_now: PacedOffer) -> str:
+    """Return the state of the pod's pacing as the text of a bid's annotation; "" if it has none."""
+    return msgspec.json.encode(offer_now.pace).decode() if offer_now.pace is not None else ""
 
 
 def _pace_of(bid: Object | None) -> Pace:
+    """Read the state of a pod's pacing from its bid."""
     text = ((bid or {}).get("metadata", {}).get("annotations") or {}).get(labels.PACE, "")
     try:
         return msgspec.json.decode(text, type=Pace) if text else Pace()
-    except msgspec.MsgspecError:  # its owner wrote something else there
+    except msgspec.MsgspecError:  # its owner wrote other text there
         return Pace()
 
 
-def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
+def _offer_of(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk, promised: int) -> PacedOffer:
+    """Return the offer that a pod makes now; `promised` is what the agent's other work may cost."""
     if ask.max_price:
-        return Offer(price=parse_credits(ask.max_price), reason="the pod's own price")
+        return PacedOffer(price=parse_credits(ask.max_price), reason="the pod's own price")
     if snapshot.strategy is Strategy.MANUAL:
-        return Offer(price=_value(snapshot), reason="the agent's price")
-    wish = Wish(
-        value=_value(snapshot),
+        return PacedOffer(price=_gpu_hour_value(snapshot, ask), reason="the agent's price")
+    wish = StrategyInput(
+        value=_gpu_hour_value(snapshot, ask),
         weight=_weight(ask, bid_of(snapshot, pod)),
-        since=_milliseconds(_created(pod)) or round(1000 * snapshot.now),
+        since=_milliseconds(_creation_stamp(pod)) or round(1000 * snapshot.now),
         work_seconds=ask.work_seconds or WORK_SECONDS,
         deadline=_milliseconds(ask.deadline),
         hourly=snapshot.hourly,
@@ -112,8 +125,8 @@ def _offer(snapshot: Snapshot, pod: Object, ask: Ask, promised: int) -> Offer:
     return offer(snapshot.strategy, wish, now=round(1000 * snapshot.now))
 
 
-def _progress(snapshot: Snapshot, pod: Object, ask: Ask) -> dict[str, Any]:
-    """What a pod with a budget has come to, as the exchange says on its bid."""
+def _progress(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> dict[str, Any]:
+    """Return the budget's progress of a pod that has one, as the exchange reports it on its bid."""
     if not ask.budget:
         return {}
     bid = bid_of(snapshot, pod)
@@ -126,52 +139,67 @@ def _progress(snapshot: Snapshot, pod: Object, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _created(obj: Object) -> str:
+def _creation_stamp(obj: Object) -> str:
     stamp: str = obj["metadata"].get("creationTimestamp", "")
     return stamp
 
 
-def _value(snapshot: Snapshot) -> int:
-    return parse_credits(snapshot.max_price)
+def _gpu_hour_value(snapshot: PlaneSnapshot, ask: PodAsk) -> int:
+    """Return a GPU-hour's worth to a pod without a price: the most it offers in any pool."""
+    return max(snapshot.default_prices(ask.pool), default=_UNKNOWN_PRICE)
 
 
-def _weight(ask: Ask, bid: Object | None) -> int:
-    """56ths of a GPU; of a MIG instance at most as much as a whole one."""
+def price_text(snapshot: PlaneSnapshot, ask: PodAsk, offer_now: PacedOffer) -> str:
+    """Return the `maxPrice` of a new bid; "" where each pool's list price gives another."""
+    if not ask.max_price and snapshot.strategy is Strategy.MANUAL:
+        prices = snapshot.default_prices(ask.pool)
+        return format_credits(min(prices)) if len(prices) == 1 else ""
+    return format_credits(offer_now.price)
+
+
+def _weight(ask: PodAsk, bid: Object | None) -> int:
+    """Return the size of an ask in 56ths of a GPU; a MIG instance counts as a whole one."""
     for leaf in FRACTIONS:
         if leaf.name == ask.share:
             return leaf.weight
+    if bid["spec"].get("spread") if bid else not ask.one_link:
+        return GPU_WEIGHT * ask.gpus
     blocks = bid["spec"].get("blocks", 1) if bid else 1
-    return GPU_WEIGHT * _sold(ask.gpus, bid, blocks)
+    return GPU_WEIGHT * _gpus_sold(ask.gpus, bid, blocks)
 
 
-def _sold(gpus: int, bid: Object | None, blocks: int = 1) -> int:
+def _gpus_sold(gpus: int, bid: Object | None, blocks: int = 1) -> int:
     """
-    How many GPUs a block for so many is sold as. That is the pool's chain to say, and the
-    exchange says it of every bid it has seen; before that, as most pools would.
+    Return how many GPUs a block of `gpus` is sold as.
+
+    The pool's chain decides, and the exchange reports it on every bid it has seen; before that, the
+    default chain does.
     """
     status = (bid or {}).get("status") or {}
-    known = 0 if status.get("shareSold") else status.get("gpusSold", 0) // blocks
-    return max(gpus, known) if known else block_size(gpus, CHAIN) or gpus
+    sold = 0 if status.get("shareSold") else status.get("gpusSold", 0) // blocks
+    return max(gpus, sold) if sold else block_size(gpus, CHAIN) or gpus
 
 
-def _promised(snapshot: Snapshot) -> int:
-    """What the agent's leases may cost an hour, and bids that are no pod's of those that wait."""
+def _promised_cost(snapshot: PlaneSnapshot) -> int:
+    """Return the hourly cost of the agent's leases and of its waiting bids written by hand."""
     total = 0
     for lease in snapshot.leases:
         if phase_of(lease) != Phase.RELEASED:
             spec = lease["spec"]
             total += parse_credits(spec["maxPrice"]) * spec.get("weight", 0) // GPU_WEIGHT
     for bid in snapshot.bids:
-        marks = bid["metadata"].get("labels") or {}
-        of_pods = labels.POD_UID in marks or labels.GANG in marks
-        if not of_pods and phase_of(bid) in ("", BidPhase.WAITING):
+        bid_labels = bid["metadata"].get("labels") or {}
+        is_of_pods = labels.POD_UID in bid_labels or labels.GANG in bid_labels
+        if not is_of_pods and phase_of(bid) in ("", BidPhase.WAITING):
             spec = bid["spec"]
             blocks = spec.get("blocks", 1)
-            gpus = _sold(spec["gpus"], bid, blocks) * blocks
+            gpus = _gpus_sold(spec["gpus"], bid, blocks) * blocks
             if spec.get("also") or spec.get("oneNode"):
                 sold = (bid.get("status") or {}).get("gpusSold", 0)
                 gpus = max(gpus_asked(spec), sold)
-            total += parse_credits(spec["maxPrice"]) * gpus
+            price = spec.get("maxPrice")
+            value = max(snapshot.default_prices(spec.get("pool", "")), default=_UNKNOWN_PRICE)
+            total += (parse_credits(price) if price else value) * gpus
     return total
 
 

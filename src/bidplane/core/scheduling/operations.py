@@ -1,4 +1,4 @@
-"""What the scheduler can want done."""
+"""The operations that the scheduler can plan."""
 
 from __future__ import annotations
 
@@ -7,46 +7,54 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import Kind, Object
-from bidplane.core.claiming import AllocateClaim, MakeClaim, ReleaseClaim
+from bidplane.core.scheduling.podclaims import AllocateClaim, MakeClaim, ReleaseClaim
 
 
 class CreateBid(msgspec.Struct, frozen=True):
+    """Create a pod's bid."""
+
     pod: Object
     bid: dict[str, Any]
 
 
 class PriceBid(msgspec.Struct, frozen=True):
-    """Offer another price, as the agent's strategy has it now."""
+    """Change the price of a bid, as the agent's strategy requires now."""
 
     bid: Object
     max_price: str
-    pace: str = ""  # what the strategy wants to remember with it
+    pace: str = ""  # the strategy's state, stored with the bid
 
 
 class DeleteBid(msgspec.Struct, frozen=True):
+    """Delete a bid."""
+
     bid: Object
 
 
 class BindPod(msgspec.Struct, frozen=True):
+    """Bind a pod to a node."""
+
     pod: Object
     node: str
 
 
 class ReleaseLease(msgspec.Struct, frozen=True):
+    """Give a lease back."""
+
     lease: Object
 
 
 class Explain(msgspec.Struct, frozen=True):
-    """Say on the pod why it is pending."""
+    """Explain on the pod why it is pending."""
 
     pod: Object
     reason: str
     message: str
-    bid: Object | None = None  # what stands for it, if something does
+    bid: Object | None = None  # the pod's or its gang's bid, if there is one
 
 
 class TellGroup(msgspec.Struct, frozen=True):
-    """Say in a PodGroup's status how its pods are."""
+    """Write the state of a PodGroup's pods into its status."""
 
     kind: Kind
     group: Object
@@ -67,7 +75,8 @@ Operation = (
 )
 
 
-def why_waiting(pod: Object, bid: Object, lease: Object | None) -> Explain:
+def explain_waiting(pod: Object, bid: Object, lease: Object | None) -> Explain:
+    """Explain a pod that waits for its bid or for the GPUs it won."""
     status = bid.get("status") or {}
     if lease is not None and not lease.get("status", {}).get("ready", True):
         return Explain(pod, "Won", "won; waiting for the GPUs' last holder to leave", bid)

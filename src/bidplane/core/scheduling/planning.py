@@ -2,14 +2,17 @@
 An agent's scheduler: its pods, bids and leases in; what to do next out.
 
 Rule 1: a pending pod that asks for GPUs has exactly one bid; the pods of a gang (`groups`)
-        share one, and who is more than a gang needs bids once it has that.
+        share one, and pods beyond the gang's need bid once the gang has its GPUs.
 Rule 2: a pod is bound to the lease its bid won, and to nothing else; a gang's pods each to
-        a block of it, once all of it is there.
-Rule 3: a pod with ResourceClaims is bound where they are allocated (`core/claiming`).
-Rule 4: a lease that no pod uses, or is about to, is released; a gang's as a whole.
+        a block of it, once all blocks are available.
+Rule 3: a pod with ResourceClaims is bound where they are allocated (`core/scheduling/podclaims`).
+Rule 4: a lease that no pod uses, or is about to use, is released; a gang's as a whole. A pod
+        without GPUs uses none.
+Rule 5: a pod without GPUs runs on CPU that is offered, else beside a lease that is paid for
+        (`beside`). No pod is bound to a node that it does not fit.
 
-The plan is a function of what the plane says now. Carrying out any part of it, in any
-order, and planning again comes to the same end.
+The plan is a function of the plane's present state. Carrying out any part of it, in any
+order, and planning again leads to the same end.
 """
 
 from __future__ import annotations
@@ -20,16 +23,49 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
-from bidplane.api.money import format_credits
-from bidplane.core import claiming
-from bidplane.core.asks import Ask, ask_of
-from bidplane.core.market.pacing import Offer
+from bidplane.core.bidding.asks import PodAsk, ask_of
+from bidplane.core.bidding.pacing import PacedOffer
+from bidplane.core.hosting.translation import host_name
+from bidplane.core.nodes.fitting import unsupported
+from bidplane.core.scheduling import companions, podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
-from bidplane.core.scheduling.claimants import claimant
-from bidplane.core.scheduling.gangs import Alone, Seat, Stands, Together, guest, step
-from bidplane.core.scheduling.groups import Gang, Gangs, Unclear
-from bidplane.core.scheduling.groupstatus import told_of_groups
-from bidplane.core.scheduling.offers import bid_anew, is_instant, offers_of, pace_text
+from bidplane.core.scheduling.claimants import plan_claimant
+from bidplane.core.scheduling.gangs import (
+    BidAlone,
+    BidExists,
+    BidTogether,
+    GangBlock,
+    gang_step,
+    plan_named_bid,
+)
+from bidplane.core.scheduling.groups import Gang, Gangs, UnreadableGang
+from bidplane.core.scheduling.groupstatus import update_groups
+from bidplane.core.scheduling.observed import (
+    FINISHED,
+    PlaneSnapshot,
+    bid_name,
+    bid_of,
+    gang_bid_name,
+    host_bid_name,
+    is_available,
+    is_bound,
+    is_by_hand,
+    is_deleted,
+    is_pending,
+    is_used,
+    lease_of,
+    name_of,
+    phase_of,
+    wants_gpus,
+    was_ordered,
+)
+from bidplane.core.scheduling.offers import (
+    is_instant,
+    offers_of,
+    pace_text,
+    price_text,
+    reprice_bid,
+)
 from bidplane.core.scheduling.operations import (
     BindPod,
     CreateBid,
@@ -37,49 +73,38 @@ from bidplane.core.scheduling.operations import (
     Explain,
     Operation,
     ReleaseLease,
-    why_waiting,
+    explain_waiting,
 )
-from bidplane.core.scheduling.seen import (
-    FINISHED,
-    Snapshot,
-    bid_name,
-    bid_of,
-    can_take,
-    gang_bid_name,
-    is_bound,
-    is_by_hand,
-    is_deleted,
-    is_order,
-    is_pending,
-    is_used,
-    lease_of,
-    name_of,
-    on_host,
-    phase_of,
-)
-from bidplane.core.translation import host_name
 
 
-def plan(snapshot: Snapshot) -> list[Operation]:
+def plan(snapshot: PlaneSnapshot) -> list[Operation]:
+    """Return the operations that are due in a plane now."""
     pending = [pod for pod in snapshot.pods if is_pending(pod)]
     if snapshot.suspended:
-        return list(_suspended(snapshot, pending))
+        return list(_plan_suspended(snapshot, pending))
     gangs = Gangs(snapshot)
-    operations: list[Operation] = list(_bids_without_pod(snapshot, gangs))
-    operations += claiming.releases(snapshot.devices, snapshot.pods)
+    operations: list[Operation] = list(_end_bids(snapshot, gangs))
+    operations += podclaims.releases(snapshot.devices, snapshot.pods)
     offers = offers_of(snapshot, pending)
+    without_gpus = []
     for pod in pending:
-        operations.extend(_pending(snapshot, gangs, pod, offers))
-    operations.extend(_idle_leases(snapshot, gangs, pending))
-    operations.extend(told_of_groups(snapshot))
+        if wants_gpus(pod):
+            operations.extend(_plan_pod(snapshot, gangs, pod, offers))
+        else:
+            without_gpus.append(pod)
+    operations = companions.check_fit(snapshot, operations, without_gpus)
+    operations.extend(_release_idle_leases(snapshot, gangs, pending))
+    operations.extend(update_groups(snapshot))
     return operations
 
 
-def _suspended(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]:
-    """No bid of a pod stands, no lease is kept. Bids written by hand stay for later."""
+def _plan_suspended(snapshot: PlaneSnapshot, pending: list[Object]) -> Iterator[Operation]:
+    """
+    Plan for a suspended agent: end its pods' bids and its leases, but keep bids written by hand.
+    """
     for bid in snapshot.bids:
-        marks = bid["metadata"].get("labels") or {}
-        by_pod = labels.POD_UID in marks or labels.GANG in marks
+        bid_labels = bid["metadata"].get("labels") or {}
+        by_pod = labels.POD_UID in bid_labels or labels.GANG in bid_labels
         if by_pod and not is_deleted(bid):
             yield DeleteBid(bid)
     for lease in snapshot.leases:
@@ -93,150 +118,164 @@ def _suspended(snapshot: Snapshot, pending: list[Object]) -> Iterator[Operation]
         )
 
 
-def _pending(
-    snapshot: Snapshot, gangs: Gangs, pod: Object, offers: Mapping[str, Offer]
+def _plan_pod(
+    snapshot: PlaneSnapshot, gangs: Gangs, pod: Object, offers: Mapping[str, PacedOffer]
 ) -> Iterator[Operation]:
+    """Plan for one pending pod that asks for GPUs or devices."""
     try:
         ask = ask_of(pod)
-    except ValueError as error:  # a plane that does not refuse such a pod let it in
+    except ValueError as error:  # it was admitted by a plane without our admission checks
         yield Explain(pod, "BadAsk", str(error))
         return
     has_claims = bool(pod["spec"].get("resourceClaims"))
-    if ask.gpus == 0 and not has_claims:
-        yield Explain(
-            pod,
-            "NothingToBidFor",
-            "the pod asks for no GPU, and this plane has no node but what it leases:"
-            f" give a container resources.limits[{labels.GPU_RESOURCE}]",
-        )
+    if problem := unsupported(pod):
+        yield Explain(pod, "NotSupported", problem)
         return
-    match gangs.of(pod):
-        case Unclear(reason=reason, message=message):
+    match gangs.gang_of(pod):
+        case UnreadableGang(reason=reason, message=message):
             yield Explain(pod, reason, message)
         case gang if has_claims:
-            yield from claimant(snapshot, gangs, pod, ask, gang)
+            yield from plan_claimant(snapshot, gangs, pod, ask, gang)
         case Gang() as gang:
-            yield from _of_gang(snapshot, gangs, pod, ask, gang, offers)
+            yield from _plan_gang_pod(snapshot, gangs, pod, ask, gang, offers)
         case _ if ask.bid:
-            yield from guest(snapshot, pod, ask)
+            yield from plan_named_bid(snapshot, pod, ask)
         case _:
-            yield from _single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
+            yield from _plan_single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
 
 
-def _single(snapshot: Snapshot, pod: Object, ask: Ask, offered: Offer) -> Iterator[Operation]:
+def _plan_single(
+    snapshot: PlaneSnapshot, pod: Object, ask: PodAsk, offer_now: PacedOffer
+) -> Iterator[Operation]:
+    """Plan for a pod with a bid of its own."""
     bid = bid_of(snapshot, pod)
     if bid is None:
-        if offered.price:
-            price = format_credits(offered.price)
-            instant, pace = is_instant(snapshot, ask), pace_text(offered)
+        if offer_now.price:
+            price = price_text(snapshot, ask, offer_now)
+            instant, pace = is_instant(snapshot, ask), pace_text(offer_now)
             yield CreateBid(pod, bid_for_pod(pod, ask, price, instant=instant, pace=pace))
         else:
-            yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
+            yield Explain(pod, "NotBidding", f"the pod does not bid now: {offer_now.reason}")
         return
     if phase_of(bid) == BidPhase.ENDED:
-        # Won, and let go of before the pod was bound. A bid wins once, so ask anew.
+        # It won and ended before the pod was bound. A bid wins once, so the pod bids anew.
         yield DeleteBid(bid)
         return
     lease = lease_of(snapshot, bid)
-    if lease is not None and can_take(snapshot, lease):
+    if lease is not None and is_available(snapshot, lease):
         yield BindPod(pod, lease["metadata"]["name"])
         return
     if lease is None and phase_of(bid) in ("", BidPhase.WAITING):
-        yield from bid_anew(snapshot, ask, bid, offered)
-    yield why_waiting(pod, bid, lease)
+        yield from reprice_bid(snapshot, ask, bid, offer_now)
+    yield explain_waiting(pod, bid, lease)
 
 
-def _of_gang(
-    snapshot: Snapshot,
+def _plan_gang_pod(
+    snapshot: PlaneSnapshot,
     gangs: Gangs,
     pod: Object,
-    ask: Ask,
+    ask: PodAsk,
     gang: Gang,
-    offers: Mapping[str, Offer],
+    offers: Mapping[str, PacedOffer],
 ) -> Iterator[Operation]:
+    """Plan for a pod of a gang."""
     if ask.memory:
-        words = f"a gang is of equal parts: say {labels.GPU_FRACTION} instead"
-        yield Explain(pod, "BadAsk", f"metadata.annotations[{labels.GPU_MEMORY}]: {words}")
+        remedy = f"a gang is of equal parts: set {labels.GPU_FRACTION} instead"
+        yield Explain(pod, "BadAsk", f"metadata.annotations[{labels.GPU_MEMORY}]: {remedy}")
         return
-    match step(snapshot, gangs, pod, gang):
-        case Seat(node=node):
+    match gang_step(snapshot, gangs, pod, gang):
+        case GangBlock(node=node):
             yield BindPod(pod, node)
-        case Together(members=members):
-            offered = _least(offers, members)
-            if offered.price:
-                price = format_credits(offered.price)
+        case BidTogether(members=members):
+            lowest = _lowest_offer(offers, members)
+            if lowest.price:
+                price = price_text(snapshot, ask, lowest)
                 yield CreateBid(pod, bid_for_gang(pod, gang.name, ask, price, len(members)))
             else:
-                yield Explain(pod, "NotBidding", f"it does not bid now: {offered.reason}")
-        case Stands(bid=bid, lease=lease, members=members):
+                yield Explain(pod, "NotBidding", f"the gang does not bid now: {lowest.reason}")
+        case BidExists(bid=bid, lease=lease, members=members):
             if members and lease is None and phase_of(bid) in ("", BidPhase.WAITING):
-                yield from bid_anew(snapshot, ask, bid, _least(offers, members))
-            yield why_waiting(pod, bid, lease)
-        case Alone():
-            yield from _single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
+                yield from reprice_bid(snapshot, ask, bid, _lowest_offer(offers, members))
+            yield explain_waiting(pod, bid, lease)
+        case BidAlone():
+            yield from _plan_single(snapshot, pod, ask, offers[pod["metadata"]["uid"]])
         case operations:
             yield from operations
 
 
-def _least(offers: Mapping[str, Offer], members: list[Object]) -> Offer:
-    """A gang offers for each what the one offers that has the least left to spend."""
-    return min((offers[pod["metadata"]["uid"]] for pod in members), key=lambda one: one.price)
+def _lowest_offer(offers: Mapping[str, PacedOffer], members: list[Object]) -> PacedOffer:
+    """Return the lowest offer of a gang's pods, which is the gang's offer for each."""
+    return min(
+        (offers[pod["metadata"]["uid"]] for pod in members), key=lambda offer_now: offer_now.price
+    )
 
 
-def _bids_without_pod(snapshot: Snapshot, gangs: Gangs) -> Iterator[Operation]:
-    """The garbage collector removes a gone pod's bid; that of one that ends is ours to end."""
+def _end_bids(snapshot: PlaneSnapshot, gangs: Gangs) -> Iterator[Operation]:
+    """Delete the bids of pods that ended; the garbage collector removes those of deleted pods."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
     live = {gangs.key(pod) for pod in snapshot.pods if phase_of(pod) not in FINISHED}
-    host = {name_of(lease): lease["spec"]["bid"]["name"] for lease in snapshot.leases}
+    bid_by_node = {name_of(lease): lease["spec"]["bid"]["name"] for lease in snapshot.leases}
     for bid in snapshot.bids:
-        marks = bid["metadata"].get("labels") or {}
-        gang = marks.get(labels.GANG)
+        bid_labels = bid["metadata"].get("labels") or {}
+        gang = bid_labels.get(labels.GANG)
         if gang and not is_deleted(bid) and (bid["metadata"]["namespace"], gang) not in live:
             yield DeleteBid(bid)
-        uid = marks.get(labels.POD_UID)
+        uid = bid_labels.get(labels.POD_UID)
         if uid is None or bid["metadata"].get("deletionTimestamp"):
             continue  # written by hand: its owner ends it
         pod = by_uid.get(uid)
         if pod is None or phase_of(pod) in FINISHED or (is_deleted(pod) and not is_bound(pod)):
             yield DeleteBid(bid)
-        elif is_bound(pod) and host.get(pod["spec"]["nodeName"], on_host(bid)) != on_host(bid):
-            # It bid for itself, and was given a block of its gang's before that won.
+        elif is_bound(pod) and bid_by_node.get(
+            pod["spec"]["nodeName"], host_bid_name(bid)
+        ) != host_bid_name(bid):
+            # The pod bid for itself, and got a block of its gang before its own bid won.
             yield DeleteBid(bid)
 
 
-def _is_of_the_last(lease: Object, won: Mapping[str, str]) -> bool:
-    """Whether a lease drains that the bid of its name did not win."""
-    id = won.get(lease["spec"]["bid"]["name"], "")
+def _is_of_earlier_bid(lease: Object, won: Mapping[str, str]) -> bool:
+    """Return whether a lease drains that was won by an earlier bid of the same name."""
+    lease_prefix = won.get(lease["spec"]["bid"]["name"], "")
     return phase_of(lease) == Phase.DRAINING and not (
-        id and lease["metadata"]["name"].startswith(id)
+        lease_prefix and lease["metadata"]["name"].startswith(lease_prefix)
     )
 
 
-def _idle_leases(snapshot: Snapshot, gangs: Gangs, pending: list[Object]) -> Iterator[Operation]:
-    # By name, not by what the bid says: bids, pods and leases are read one after the
-    # other, and a lease may be seen before the bid that won it.
-    wanted = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
-    wanted |= {on_host(bid) for pod in pending if (bid := bid_of(snapshot, pod)) is not None}
-    of_gangs = {
+def _release_idle_leases(
+    snapshot: PlaneSnapshot, gangs: Gangs, pending: list[Object]
+) -> Iterator[Operation]:
+    # Matched by name, not by the bid's status: bids, pods and leases are read one after the
+    # other, and a lease may be read before the bid that won it.
+    """Release the leases that no pod uses or is about to use."""
+    pod_bid_names = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
+    pod_bid_names |= {
+        host_bid_name(bid) for pod in pending if (bid := bid_of(snapshot, pod)) is not None
+    }
+    gang_bid_names = {
         host_name(namespace, gang_bid_name(name))
         for namespace, name in filter(None, map(gangs.key, pending))
     }
-    # A gang's next bid has the name of its last: what that one had, and drains, is not for it.
-    won = {on_host(bid): (bid.get("status") or {}).get("lease", "") for bid in snapshot.bids}
-    by_hand = {on_host(bid) for bid in snapshot.bids if is_by_hand(bid)}
-    # A gang is let go of as a whole: while one of its pods runs, so are all of its blocks.
+    # A gang's next bid has the name of its last, whose draining leases are not for it.
+    lease_by_bid = {
+        host_bid_name(bid): (bid.get("status") or {}).get("lease", "") for bid in snapshot.bids
+    }
+    by_hand = {host_bid_name(bid) for bid in snapshot.bids if is_by_hand(bid)}
+    # A gang is released as a whole: while one of its pods runs, it keeps all of its blocks.
     busy = {lease["spec"]["bid"]["name"] for lease in snapshot.leases if is_used(snapshot, lease)}
     for lease in snapshot.leases:
         if (
             lease["metadata"].get("deletionTimestamp")
-            # Without a phase it was only just made, and says nothing yet.
+            # A lease without a phase was only just created.
             or phase_of(lease) in ("", Phase.RELEASED)
-            or lease["spec"]["bid"]["name"] in wanted
-            or (lease["spec"]["bid"]["name"] in of_gangs and not _is_of_the_last(lease, won))
+            or lease["spec"]["bid"]["name"] in pod_bid_names
+            or (
+                lease["spec"]["bid"]["name"] in gang_bid_names
+                and not _is_of_earlier_bid(lease, lease_by_bid)
+            )
             or lease["spec"]["bid"]["name"] in by_hand
             or lease["spec"]["bid"]["name"] in busy
-            # An order's waits for the pod that names it; the exchange gives it back in time.
-            or (is_order(lease["spec"]["bid"]["name"]) and phase_of(lease) == Phase.PENDING)
+            # An order's lease waits for the pod that names it; the exchange ends it in time.
+            or (was_ordered(lease) and phase_of(lease) == Phase.PENDING)
         ):
             continue
         yield ReleaseLease(lease)

@@ -1,7 +1,6 @@
 """
-The controllers a Kubernetes has by itself, as decisions: what is there in, what to do out.
+Kubernetes' built-in controllers as pure decisions: objects in, a plan out.
 
-Each module is one kind and has one `plan`. A plan is carried out by
-`controllers/workloads`; carrying out any part of it and planning again comes to the same
-end.
+Each module is one kind and has one `plan`. `controllers/workloads` carries a plan out; carrying out
+any part of it and planning again leads to the same end.
 """

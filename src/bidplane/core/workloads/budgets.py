@@ -1,8 +1,8 @@
 """
 The status of a PodDisruptionBudget: how many of its pods may be evicted now.
 
-The API server's eviction takes one off at once and names the pod in `disruptedPods`; here that is
-forgotten when the pod is going, or was not evicted after all.
+An eviction at the API server takes one off at once and names the pod in `disruptedPods`. The entry
+is removed here when the pod is being deleted, or was not evicted after all.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bidplane.api.kinds import DISRUPTION_BUDGET, Object
 from bidplane.core.workloads.common import (
     condition,
     controller_of,
-    is_going,
+    is_deleted,
     is_ready,
     meta,
     phase_of,
@@ -25,40 +25,40 @@ from bidplane.core.workloads.common import (
     status_patch,
     with_condition,
 )
-from bidplane.core.workloads.plan import Plan, Record
+from bidplane.core.workloads.plan import RecordEvent, WorkloadPlan
 from bidplane.wire.selectors import label_selector
 
 ALLOWED = "DisruptionAllowed"
 _ZEROS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
-_EVICTED_SECONDS = 120.0  # after this, an eviction that did not delete its pod is forgotten
+_EVICTED_SECONDS = 120.0  # after this, an eviction that did not delete its pod is dropped
 
 
 def plan(
     budget: Object, pods: Sequence[Object], owners: Mapping[tuple[str, str], Object], *, now: float
-) -> Plan:
-    """`pods` are those of its namespace; `owners` by kind and name may own them."""
+) -> WorkloadPlan:
+    """Plan a budget's status. `pods`: of its namespace; `owners`: their possible owners."""
     spec = budget["spec"]
-    chosen = [pod for pod in pods if _is_chosen(spec.get("selector"), pod)]
-    plan = Plan()
-    if is_going(budget):
+    chosen = [pod for pod in pods if _is_selected(spec.get("selector"), pod)]
+    plan = WorkloadPlan()
+    if is_deleted(budget):
         return plan
     try:
-        expected, desired = _wanted(spec, chosen, owners)
+        expected, desired = _expected_and_healthy(spec, chosen, owners)
     except LookupError as error:
-        words = f"Failed to calculate the number of expected pods: {error.args[0]}"
+        message = f"Failed to calculate the number of expected pods: {error.args[0]}"
         reason = "CalculateExpectedPodCountFailed"
-        plan.operations.append(Record(budget, reason, words, "Warning"))
+        plan.operations.append(RecordEvent(budget, reason, message, "Warning"))
         expected, desired = len(chosen), len(chosen)
     disrupted = _disrupted(budget, chosen, now)
     for since in disrupted.values():
         plan.wait(seconds(since) + _EVICTED_SECONDS - now)
     healthy = sum(
-        is_ready(pod) and not is_going(pod) and str(meta(pod)["name"]) not in disrupted
+        is_ready(pod) and not is_deleted(pod) and str(meta(pod)["name"]) not in disrupted
         for pod in chosen
     )
     allowed = max(0, healthy - desired) if expected > 0 else 0
     enough = allowed > 0
-    told = {
+    allowed_condition = {
         "type": ALLOWED,
         "status": "True" if enough else "False",
         "reason": "SufficientPods" if enough else "InsufficientPods",
@@ -66,13 +66,16 @@ def plan(
         "lastTransitionTime": stamp(now),
         "observedGeneration": meta(budget).get("generation", 0),
     }
-    known = condition(budget, ALLOWED)
-    if known is not None and known.get("observedGeneration") != told["observedGeneration"]:
-        if known.get("status") == told["status"]:
-            told["lastTransitionTime"] = known.get("lastTransitionTime")
-        conditions: list[Mapping[str, Any]] = [told]
+    current = condition(budget, ALLOWED)
+    if (
+        current is not None
+        and current.get("observedGeneration") != allowed_condition["observedGeneration"]
+    ):
+        if current.get("status") == allowed_condition["status"]:
+            allowed_condition["lastTransitionTime"] = current.get("lastTransitionTime")
+        conditions: list[Mapping[str, Any]] = [allowed_condition]
     else:
-        conditions = with_condition(status_of(budget).get("conditions") or (), told)
+        conditions = with_condition(status_of(budget).get("conditions") or (), allowed_condition)
     status = {
         "conditions": conditions,
         "currentHealthy": healthy,
@@ -84,59 +87,63 @@ def plan(
     }
     plan.status = status_patch(DISRUPTION_BUDGET, budget, status, zeros=_ZEROS)
     if plan.status is not None and not chosen:
-        plan.operations.append(Record(budget, "NoPods", "No matching pods found"))
+        plan.operations.append(RecordEvent(budget, "NoPods", "No matching pods found"))
     return plan
 
 
-def _is_chosen(selector: Mapping[str, Any] | None, pod: Object) -> bool:
+def _is_selected(selector: Mapping[str, Any] | None, pod: Object) -> bool:
+    """Return whether a budget's selector applies to a pod that has not ended."""
     if selector is None or phase_of(pod) in ("Succeeded", "Failed"):
         return False
     return label_selector(selector).matches(pod)
 
 
-def _wanted(
+def _expected_and_healthy(
     spec: Mapping[str, Any], pods: Sequence[Object], owners: Mapping[tuple[str, str], Object]
 ) -> tuple[int, int]:
-    """How many pods there should be, and how many of them must be healthy."""
+    """Return how many pods there should be, and how many of them must be healthy."""
     if "maxUnavailable" in spec:
-        expected = _scale(pods, owners)
+        expected = _expected_replicas(pods, owners)
         return expected, max(0, expected - _share(spec["maxUnavailable"], expected))
     least = spec.get("minAvailable", 1)
     if isinstance(least, int):
         return len(pods), least
-    expected = _scale(pods, owners)
+    expected = _expected_replicas(pods, owners)
     return expected, _share(least, expected)
 
 
 def _share(value: int | str, whole: int) -> int:
+    """Return a number of pods, or a percentage of `whole` rounded up."""
     if isinstance(value, int):
         return value
     return math.ceil(int(value.rstrip("%")) * whole / 100)
 
 
-def _scale(pods: Iterable[Object], owners: Mapping[tuple[str, str], Object]) -> int:
-    """What the owners of the pods ask for together; `LookupError` for a pod without one."""
-    found: dict[str, int] = {}
+def _expected_replicas(pods: Iterable[Object], owners: Mapping[tuple[str, str], Object]) -> int:
+    """Return the replicas of the pods' owners together; `LookupError` for a pod without one."""
+    replicas: dict[str, int] = {}
     for pod in pods:
         owner = controller_of(pod)
         if owner is None:
             raise LookupError(f"found no controllers for pod {meta(pod)['name']!r}")
-        held = owners.get((owner["kind"], owner["name"]))
-        above = controller_of(held) if held is not None else None
-        if above is not None and (above["kind"], above["name"]) in owners:
-            held = owners[above["kind"], above["name"]]  # a Deployment's ReplicaSets are one
-        if held is None:
+        scalable = owners.get((owner["kind"], owner["name"]))
+        controller = controller_of(scalable) if scalable is not None else None
+        if controller is not None and (controller["kind"], controller["name"]) in owners:
+            scalable = owners[
+                controller["kind"], controller["name"]
+            ]  # count a Deployment's ReplicaSets as one
+        if scalable is None:
             raise LookupError(f"{owner['kind']}s.{owner['apiVersion']} does not implement scale")
-        found[meta(held)["uid"]] = int(held["spec"].get("replicas", 1))
-    return sum(found.values())
+        replicas[meta(scalable)["uid"]] = int(scalable["spec"].get("replicas", 1))
+    return sum(replicas.values())
 
 
 def _disrupted(budget: Object, pods: Iterable[Object], now: float) -> dict[str, str]:
-    """The pods whose eviction was granted, and that are not going yet."""
+    """Return the pods whose eviction was granted and that are not being deleted yet."""
     granted = status_of(budget).get("disruptedPods") or {}
-    here = {str(meta(pod)["name"]) for pod in pods if not is_going(pod)}
+    live = {str(meta(pod)["name"]) for pod in pods if not is_deleted(pod)}
     return {
         name: since
         for name, since in granted.items()
-        if name in here and seconds(since) + _EVICTED_SECONDS > now
+        if name in live and seconds(since) + _EVICTED_SECONDS > now
     }

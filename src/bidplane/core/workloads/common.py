@@ -1,4 +1,4 @@
-"""Words every workload needs: owners, conditions, pods and their templates."""
+"""Helpers that every workload uses: owners, conditions, pods and their templates."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from bidplane.api.kinds import POD, Kind, Object
 from bidplane.core.workloads.plan import Operation, Patch
 from bidplane.wire.selectors import Selector, label_selector
 
-# No vowels, no 0, 1, 3: nothing that reads as a word. Upstream names with the same.
+# No vowels and no 0, 1, 3, so that no hash reads as a word. Upstream uses the same alphabet.
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 
 
 def stamp(now: float) -> str:
+    """Return a time in the API's format."""
     return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(text: str) -> float:
+    """Return the Unix time of a text in the API's format."""
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def meta(obj: Object) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = obj["metadata"]
-    return found
+    metadata: Mapping[str, Any] = obj["metadata"]
+    return metadata
 
 
 def labels_of(obj: Object) -> Mapping[str, str]:
@@ -43,18 +45,20 @@ def status_of(obj: Object) -> Mapping[str, Any]:
     return obj.get("status") or {}
 
 
-def is_going(obj: Object) -> bool:
+def is_deleted(obj: Object) -> bool:
+    """Return whether an object is being deleted."""
     return bool(meta(obj).get("deletionTimestamp"))
 
 
 def short_hash(value: Any, collisions: int = 0) -> str:
-    """Up to ten safe letters that say what a template is; the same for the same."""
-    words = msgspec.json.encode([value, collisions], order="deterministic")
-    number = int.from_bytes(hashlib.sha256(words).digest()[:6], "big")
+    """Return ten letters that identify a template; the same for equal templates."""
+    encoded = msgspec.json.encode([value, collisions], order="deterministic")
+    number = int.from_bytes(hashlib.sha256(encoded).digest()[:6], "big")
     return "".join(_SAFE[(number // len(_SAFE) ** place) % len(_SAFE)] for place in range(10))
 
 
 def without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """Return a mapping without some keys."""
     return {key: value for key, value in mapping.items() if key not in keys}
 
 
@@ -62,16 +66,19 @@ def without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def controller_of(obj: Object) -> Mapping[str, Any] | None:
+    """Return the owner reference of an object's controller; None without one."""
     owners: Iterable[Mapping[str, Any]] = meta(obj).get("ownerReferences") or ()
     return next((owner for owner in owners if owner.get("controller")), None)
 
 
 def is_controlled_by(obj: Object, owner: Object) -> bool:
-    found = controller_of(obj)
-    return found is not None and found["uid"] == meta(owner)["uid"]
+    """Return whether an object's controller is `owner`."""
+    controller = controller_of(obj)
+    return controller is not None and controller["uid"] == meta(owner)["uid"]
 
 
 def owner_reference(kind: Kind, owner: Object) -> dict[str, Any]:
+    """Return an owner reference that makes `owner` the controller."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -83,13 +90,15 @@ def owner_reference(kind: Kind, owner: Object) -> dict[str, Any]:
 
 
 def selector_of(owner: Object) -> Selector | None:
-    """The owner's selector; None when it selects nothing, which an empty one does here."""
+    """Return the owner's selector; None when it selects nothing, which an empty one does here."""
     selector = label_selector(owner["spec"].get("selector"))
     return selector or None
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    mine: list[Object]
+    """The objects that an owner controls, and the patches that adopt or release some."""
+
+    owned: list[Object]
     operations: list[Operation]
 
 
@@ -102,13 +111,13 @@ def claim(
     adoptable: bool = True,
 ) -> Claimed:
     """
-    Which of `candidates` are the owner's.
+    Return which of `candidates` the owner controls.
 
-    What matches and has no controller is adopted; what is ours and matches no more is
-    let go. Neither by an owner that is itself going.
+    A match without a controller is adopted; an object of ours that no longer matches is released.
+    An owner that is being deleted does neither.
     """
     selector = selector_of(owner)
-    mine: list[Object] = []
+    owned: list[Object] = []
     operations: list[Operation] = []
     for obj in candidates:
         matches = selector is not None and selector.matches(obj)
@@ -116,19 +125,28 @@ def claim(
         if controller is not None:
             if controller["uid"] != meta(owner)["uid"]:
                 continue
-            if matches or is_going(owner):
-                mine.append(obj)
-            elif not is_going(obj):
-                left = [o for o in meta(obj)["ownerReferences"] if o["uid"] != controller["uid"]]
-                operations.append(Patch(kind, obj, {"metadata": {"ownerReferences": left or None}}))
-        elif matches and adoptable and not is_going(owner) and not is_going(obj):
+            if matches or is_deleted(owner):
+                owned.append(obj)
+            elif not is_deleted(obj):
+                other_owners = [
+                    o for o in meta(obj)["ownerReferences"] if o["uid"] != controller["uid"]
+                ]
+                operations.append(
+                    Patch(kind, obj, {"metadata": {"ownerReferences": other_owners or None}})
+                )
+        elif matches and adoptable and not is_deleted(owner) and not is_deleted(obj):
             owners = [*(meta(obj).get("ownerReferences") or ()), owner_reference(owner_kind, owner)]
             operations.append(Patch(kind, obj, {"metadata": {"ownerReferences": owners}}))
-            mine.append(obj)
-    return Claimed(mine, operations)
+            owned.append(obj)
+    return Claimed(owned, operations)
 
 
 # Pods.
+
+
+def spec_of(obj: Object) -> Mapping[str, Any]:
+    """Return an object's spec; one that was written without any has an empty one."""
+    return obj.get("spec") or {}
 
 
 def phase_of(pod: Object) -> str:
@@ -137,12 +155,14 @@ def phase_of(pod: Object) -> str:
 
 
 def is_active(pod: Object) -> bool:
-    return phase_of(pod) not in ("Succeeded", "Failed") and not is_going(pod)
+    """Return whether a pod has not ended and is not being deleted."""
+    return phase_of(pod) not in ("Succeeded", "Failed") and not is_deleted(pod)
 
 
 def condition(obj: Object, type: str) -> Mapping[str, Any] | None:
-    found: Iterable[Mapping[str, Any]] = status_of(obj).get("conditions") or ()
-    return next((c for c in found if c["type"] == type), None)
+    """Return an object's condition of a type; None without one."""
+    conditions: Iterable[Mapping[str, Any]] = status_of(obj).get("conditions") or ()
+    return next((c for c in conditions if c["type"] == type), None)
 
 
 def is_ready(pod: Object) -> bool:
@@ -151,7 +171,7 @@ def is_ready(pod: Object) -> bool:
 
 
 def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | None:
-    """Seconds until a ready pod counts as available: 0 now, None while it is not ready."""
+    """Return the seconds until a ready pod counts as available: 0 if it does, None if not ready."""
     ready = condition(pod, "Ready")
     if ready is None or ready.get("status") != "True":
         return None
@@ -164,12 +184,12 @@ def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | Non
 
 
 def pod_from(template: Mapping[str, Any], kind: Kind, owner: Object) -> dict[str, Any]:
-    """A pod as its template says, owned; the caller names it."""
-    given = template.get("metadata") or {}
+    """Return a pod from a template, with its owner and without a name."""
+    template_metadata = template.get("metadata") or {}
     metadata: dict[str, Any] = {"ownerReferences": [owner_reference(kind, owner)]}
     for field in ("labels", "annotations", "finalizers"):
-        if given.get(field):
-            metadata[field] = copy.deepcopy(given[field])
+        if template_metadata.get(field):
+            metadata[field] = copy.deepcopy(template_metadata[field])
     metadata["namespace"] = meta(owner)["namespace"]
     return {
         "apiVersion": POD.api_version,
@@ -180,7 +200,7 @@ def pod_from(template: Mapping[str, Any], kind: Kind, owner: Object) -> dict[str
 
 
 def generate_name(name: str) -> str:
-    """Upstream's prefix: a server cuts it to leave room for what it adds."""
+    """Return the prefix for generated names, as upstream does; the server truncates it to fit."""
     return f"{name}-"
 
 
@@ -191,15 +211,15 @@ def with_condition(
     conditions: Sequence[Mapping[str, Any]], new: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
     """
-    `conditions` with `new` in the place of its type's; the time of no change is kept.
+    Return `conditions` with `new` in the place of its type's; it keeps its time if unchanged.
 
-    The same status for the same reason is no news, whatever the words: a refusal that
-    names another pod each time would be written, and looked at, for ever.
+    The same status for the same reason is not updated, whatever the message: a refusal that names
+    another pod each time would otherwise be written, and reconciled, for ever.
     """
-    known = next((c for c in conditions if c["type"] == new["type"]), None)
-    if known is not None and known.get("status") == new["status"]:
-        new = {**new, "lastTransitionTime": known.get("lastTransitionTime")}
-        if known.get("reason") == new.get("reason"):
+    current = next((c for c in conditions if c["type"] == new["type"]), None)
+    if current is not None and current.get("status") == new["status"]:
+        new = {**new, "lastTransitionTime": current.get("lastTransitionTime")}
+        if current.get("reason") == new.get("reason"):
             return list(conditions)
     return [*(c for c in conditions if c["type"] != new["type"]), new]
 
@@ -208,16 +228,16 @@ def status_patch(
     kind: Kind, obj: Object, status: Mapping[str, Any], *, zeros: Collection[str] = ()
 ) -> Patch | None:
     """
-    What makes the object's status `status`; None when it is so already.
+    Return the patch that makes the object's status `status`; None if it is already so.
 
-    As in Go, what is empty is left out, and zero is empty unless it is named in `zeros`.
+    As in Go, empty fields are left out, and zero is empty unless it is named in `zeros`.
     """
-    wanted = {
+    desired = {
         key: value
         for key, value in status.items()
         if value not in (None, "", [], {}) and (value != 0 or key in zeros)
     }
-    known = status_of(obj)
-    change = {key: value for key, value in wanted.items() if known.get(key) != value}
-    change.update({key: None for key in status if key in known and key not in wanted})
+    current = status_of(obj)
+    change = {key: value for key, value in desired.items() if current.get(key) != value}
+    change.update({key: None for key in status if key in current and key not in desired})
     return Patch(kind, obj, {"status": change}, "status") if change else None

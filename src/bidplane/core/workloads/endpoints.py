@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from bidplane.api.kinds import ENDPOINTS, Object
-from bidplane.core.workloads.common import is_going, labels_of, meta
-from bidplane.core.workloads.endpointslices import HEADLESS, Ports, answering, endpoint, ports
-from bidplane.core.workloads.plan import Create, Operation, Patch
+from bidplane.core.workloads.common import is_deleted, labels_of, meta
+from bidplane.core.workloads.endpointslices import HEADLESS, Ports, endpoint, ports, serving_pods
+from bidplane.core.workloads.plan import CreateObject, Operation, Patch
 
 MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 OURS = "endpoint-controller"
@@ -16,21 +16,25 @@ _MOST = 1000  # addresses: as many as upstream puts into one
 
 
 def operation(
-    service: Object, pods: Sequence[Object], nodes: Collection[str], known: Object | None
+    service: Object, pods: Sequence[Object], nodes: Collection[str], current: Object | None
 ) -> Operation | None:
-    """What makes `known` right; None when it is, or when its author is somebody else."""
+    """
+    Return the operation that makes `current` right; None if it is.
+
+    Also None for a Service without a selector, whose Endpoints someone else writes.
+    """
     selector = service["spec"].get("selector")
-    if is_going(service) or not selector or service["spec"].get("type") == "ExternalName":
+    if is_deleted(service) or not selector or service["spec"].get("type") == "ExternalName":
         return None
-    subsets = _subsets(service, answering(service, pods, nodes))
+    subsets = _subsets(service, serving_pods(service, pods, nodes))
     headless = service["spec"].get("clusterIP") == "None"
     labels = {
         **labels_of(service),
         MANAGED_BY: OURS,
         **({HEADLESS: ""} if headless else {}),
     }
-    if known is None:
-        made = {
+    if current is None:
+        created = {
             "apiVersion": ENDPOINTS.api_version,
             "kind": ENDPOINTS.kind,
             "metadata": {
@@ -40,46 +44,56 @@ def operation(
             },
             **({"subsets": subsets} if subsets else {}),
         }
-        return Create(ENDPOINTS, made, service)
-    if (known.get("subsets") or []) == subsets and labels_of(known) == labels:
+        return CreateObject(ENDPOINTS, created, service)
+    if (current.get("subsets") or []) == subsets and labels_of(current) == labels:
         return None
-    gone = dict.fromkeys(labels_of(known).keys() - labels.keys())
-    change = {"subsets": subsets or None, "metadata": {"labels": {**labels, **gone}}}
-    return Patch(ENDPOINTS, known, change)
+    removed = dict.fromkeys(labels_of(current).keys() - labels.keys())
+    change = {"subsets": subsets or None, "metadata": {"labels": {**labels, **removed}}}
+    return Patch(ENDPOINTS, current, change)
 
 
 def _subsets(service: Object, pods: Sequence[Object]) -> list[dict[str, Any]]:
+    """Return the subsets of the Endpoints, one for each set of ports."""
     by_ports: dict[Ports, dict[str, list[dict[str, Any]]]] = {}
     count = 0
-    for pod, address in _by_address(service, pods):
-        if is_going(pod) or count >= _MOST:
-            continue  # on its way out: the old kind has no word for it
+    for pod, address in _pods_by_address(service, pods):
+        if is_deleted(pod) or count >= _MOST:
+            continue  # the old kind cannot show a pod that is being deleted
         count += 1
-        found = endpoint(service, pod, address)
-        one: dict[str, Any] = {
+        slice_endpoint = endpoint(service, pod, address)
+        entry: dict[str, Any] = {
             "ip": address,
-            **{key: found[key] for key in ("hostname", "nodeName") if key in found},
-            "targetRef": found["targetRef"],
+            **{
+                key: slice_endpoint[key]
+                for key in ("hostname", "nodeName")
+                if key in slice_endpoint
+            },
+            "targetRef": slice_endpoint["targetRef"],
         }
-        fresh: dict[str, list[dict[str, Any]]] = {"addresses": [], "notReadyAddresses": []}
-        into = by_ports.setdefault(ports(service, pod), fresh)
-        into["addresses" if found["conditions"]["ready"] else "notReadyAddresses"].append(one)
+        empty_group: dict[str, list[dict[str, Any]]] = {"addresses": [], "notReadyAddresses": []}
+        target = by_ports.setdefault(ports(service, pod), empty_group)
+        target[
+            "addresses" if slice_endpoint["conditions"]["ready"] else "notReadyAddresses"
+        ].append(entry)
     return [
         {
-            **{key: value for key, value in found.items() if value},
-            **({"ports": [dict(port) for port in listens]} if listens else {}),
+            **{key: value for key, value in group.items() if value},
+            **({"ports": [dict(port) for port in group_ports]} if group_ports else {}),
         }
-        for listens, found in by_ports.items()
+        for group_ports, group in by_ports.items()
     ]
 
 
-def _by_address(service: Object, pods: Sequence[Object]) -> list[tuple[Object, str]]:
+def _pods_by_address(service: Object, pods: Sequence[Object]) -> list[tuple[Object, str]]:
+    """Return pods with their address of the Service's first family, sorted by address."""
     family = (service["spec"].get("ipFamilies") or ["IPv4"])[0]
-    found = []
+    pairs = []
     for pod in pods:
         status = pod.get("status") or {}
-        many = [entry["ip"] for entry in status.get("podIPs") or ()] or [status.get("podIP", "")]
-        address = next((a for a in many if a and (":" in a) == (family == "IPv6")), None)
+        addresses = [entry["ip"] for entry in status.get("podIPs") or ()] or [
+            status.get("podIP", "")
+        ]
+        address = next((a for a in addresses if a and (":" in a) == (family == "IPv6")), None)
         if address is not None:
-            found.append((pod, address))
-    return sorted(found, key=lambda one: one[1])
+            pairs.append((pod, address))
+    return sorted(pairs, key=lambda pair: pair[1])

@@ -1,4 +1,4 @@
-"""The EndpointSlices of a Service with a selector: which pods answer for it, and where."""
+"""The EndpointSlices of a Service with a selector: its pods' addresses and ports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from bidplane.api.kinds import ENDPOINT_SLICE, SERVICE, Object
 from bidplane.core.workloads.common import (
     controller_of,
-    is_going,
+    is_deleted,
     is_ready,
     labels_of,
     meta,
@@ -19,7 +19,7 @@ from bidplane.core.workloads.common import (
     phase_of,
     status_of,
 )
-from bidplane.core.workloads.plan import Create, Delete, Patch, Plan
+from bidplane.core.workloads.plan import CreateObject, Delete, Patch, WorkloadPlan
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 OURS = "endpointslice-controller.k8s.io"
@@ -32,81 +32,87 @@ Ports = tuple[tuple[tuple[str, Any], ...], ...]
 
 def plan(
     service: Object, pods: Sequence[Object], slices: Sequence[Object], nodes: Collection[str]
-) -> Plan:
-    """`pods` and `slices` are those of its namespace; `nodes` the names of those there are."""
-    plan = Plan()
-    ours = [
+) -> WorkloadPlan:
+    """
+    Plan a Service's slices. `pods` and `slices`: of its namespace; `nodes`: names of all nodes.
+    """
+    plan = WorkloadPlan()
+    managed = [
         s
         for s in slices
         if labels_of(s).get(SERVICE_NAME) == meta(service)["name"]
         and labels_of(s).get(MANAGED_BY) == OURS
-        and not is_going(s)
+        and not is_deleted(s)
         and ((owner := controller_of(s)) is None or owner["uid"] == meta(service)["uid"])
     ]
     selector = service["spec"].get("selector")
-    if is_going(service) or not selector or service["spec"].get("type") == "ExternalName":
+    if is_deleted(service) or not selector or service["spec"].get("type") == "ExternalName":
         return plan
-    wanted = _wanted(service, answering(service, pods, nodes))
+    desired = _desired_endpoints(service, serving_pods(service, pods, nodes))
     free: dict[tuple[str, Ports], list[Object]] = defaultdict(list)
-    for found in sorted(ours, key=lambda s: str(meta(s)["name"])):
-        free[_key(found)].append(found)
-    for (family, ports), endpoints in wanted.items():
+    for slice_ in sorted(managed, key=lambda s: str(meta(s)["name"])):
+        free[_slice_key(slice_)].append(slice_)
+    for (family, ports), endpoints in desired.items():
         chunks = [
-            endpoints[at : at + _MOST_ENDPOINTS]
-            for at in range(0, max(1, len(endpoints)), _MOST_ENDPOINTS)
+            endpoints[start : start + _MOST_ENDPOINTS]
+            for start in range(0, max(1, len(endpoints)), _MOST_ENDPOINTS)
         ]
         for chunk in chunks:
-            known = free.get((family, ports)) or []
-            if known:
-                slice_ = known.pop(0)
-                if _same(slice_, chunk, _labels(service)):
+            reusable = free.get((family, ports)) or []
+            if reusable:
+                existing = reusable.pop(0)
+                if _is_current(existing, chunk, _labels(service)):
                     continue
                 change = {"endpoints": chunk, "metadata": {"labels": _labels(service)}}
-                plan.operations.append(Patch(ENDPOINT_SLICE, slice_, change))
+                plan.operations.append(Patch(ENDPOINT_SLICE, existing, change))
             else:
                 plan.operations.append(
-                    Create(ENDPOINT_SLICE, _slice(service, family, ports, chunk), service)
+                    CreateObject(ENDPOINT_SLICE, _slice(service, family, ports, chunk), service)
                 )
-    for left in free.values():
-        plan.operations.extend(Delete(ENDPOINT_SLICE, s, service) for s in left)
+    for surplus in free.values():
+        plan.operations.extend(Delete(ENDPOINT_SLICE, s, service) for s in surplus)
     return plan
 
 
-def answering(service: Object, pods: Sequence[Object], nodes: Collection[str]) -> list[Object]:
-    """The pods a Service with a selector speaks for."""
-    early, selector = service["spec"].get("publishNotReadyAddresses"), service["spec"]["selector"]
+def serving_pods(service: Object, pods: Sequence[Object], nodes: Collection[str]) -> list[Object]:
+    """Return the pods that serve a Service with a selector."""
+    publish_unready, selector = (
+        service["spec"].get("publishNotReadyAddresses"),
+        service["spec"]["selector"],
+    )
     return [
         pod
         for pod in pods
         if selector.items() <= labels_of(pod).items()
         and _has_address(pod)
-        # A pod on a node that is gone answers nobody.
-        and (early or pod["spec"].get("nodeName") in nodes)
+        # A pod on a node that no longer exists serves nobody.
+        and (publish_unready or pod["spec"].get("nodeName") in nodes)
     ]
 
 
-def _wanted(
+def _desired_endpoints(
     service: Object, pods: Iterable[Object]
 ) -> dict[tuple[str, Ports], list[dict[str, Any]]]:
-    """Endpoints by what they listen on: a named port may be another number in another pod."""
+    """Return endpoints by family and ports: a named port may have another number in another pod."""
     families = service["spec"].get("ipFamilies") or ["IPv4"]
-    found: dict[tuple[str, Ports], list[dict[str, Any]]] = defaultdict(list)
+    by_ports: dict[tuple[str, Ports], list[dict[str, Any]]] = defaultdict(list)
     for pod in sorted(pods, key=lambda p: str(meta(p)["name"])):
-        listens = ports(service, pod)
+        pod_ports = ports(service, pod)
         for family in families:
             address = next((a for a in _addresses(pod) if (":" in a) == (family == "IPv6")), None)
             if address is not None:
-                found[family, listens].append(endpoint(service, pod, address))
-    if not found:  # a Service nobody answers for has an empty slice, as upstream
+                by_ports[family, pod_ports].append(endpoint(service, pod, address))
+    if not by_ports:  # a Service without pods has an empty slice, as upstream
         return {(family, ()): [] for family in families}
-    return found
+    return by_ports
 
 
 def ports(service: Object, pod: Object) -> Ports:
-    found = []
+    """Return the ports of a Service as one pod serves them."""
+    entries = []
     for port in service["spec"].get("ports") or ():
         target = port.get("targetPort", port["port"])
-        number = target if isinstance(target, int) else _named(pod, target, port)
+        number = target if isinstance(target, int) else _port_number(pod, target, port)
         if number is None:
             continue
         entry = {
@@ -115,26 +121,28 @@ def ports(service: Object, pod: Object) -> Ports:
             "protocol": port.get("protocol", "TCP"),
             **({"appProtocol": port["appProtocol"]} if port.get("appProtocol") else {}),
         }
-        found.append(tuple(sorted(entry.items())))
-    return tuple(found)
+        entries.append(tuple(sorted(entry.items())))
+    return tuple(entries)
 
 
-def _named(pod: Object, name: str, port: Mapping[str, Any]) -> int | None:
+def _port_number(pod: Object, name: str, port: Mapping[str, Any]) -> int | None:
+    """Return the number of a pod's named port; None if it has none of that name."""
     if name.isdecimal():
         return int(name)
     for container in pod["spec"].get("containers") or ():
         for candidate in container.get("ports") or ():
-            same = candidate.get("protocol", "TCP") == port.get("protocol", "TCP")
-            if candidate.get("name") == name and same:
+            same_protocol = candidate.get("protocol", "TCP") == port.get("protocol", "TCP")
+            if candidate.get("name") == name and same_protocol:
                 number: int = candidate["containerPort"]
                 return number
     return None
 
 
 def endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
-    serving, terminating = is_ready(pod), is_going(pod)
+    """Return an endpoint of a slice."""
+    serving, terminating = is_ready(pod), is_deleted(pod)
     ready = (serving and not terminating) or bool(service["spec"].get("publishNotReadyAddresses"))
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "addresses": [address],
         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         "targetRef": {
@@ -145,11 +153,11 @@ def endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
         },
     }
     if pod["spec"].get("nodeName"):
-        found["nodeName"] = pod["spec"]["nodeName"]
+        entry["nodeName"] = pod["spec"]["nodeName"]
     hostname, subdomain = pod["spec"].get("hostname"), pod["spec"].get("subdomain")
     if hostname and subdomain == meta(service)["name"]:
-        found["hostname"] = hostname
-    return found
+        entry["hostname"] = hostname
+    return entry
 
 
 def _has_address(pod: Object) -> bool:
@@ -158,8 +166,8 @@ def _has_address(pod: Object) -> bool:
 
 def _addresses(pod: Object) -> list[str]:
     status = status_of(pod)
-    many = [entry["ip"] for entry in status.get("podIPs") or ()]
-    return many or ([status["podIP"]] if status.get("podIP") else [])
+    addresses = [entry["ip"] for entry in status.get("podIPs") or ()]
+    return addresses or ([status["podIP"]] if status.get("podIP") else [])
 
 
 def _labels(service: Object) -> dict[str, str]:
@@ -190,12 +198,16 @@ def _slice(
     }
 
 
-def _key(slice_: Object) -> tuple[str, Ports]:
+def _slice_key(slice_: Object) -> tuple[str, Ports]:
+    """Return the address family and ports of a slice."""
     ports = tuple(tuple(sorted(port.items())) for port in slice_.get("ports") or ())
     return slice_["addressType"], ports
 
 
-def _same(slice_: Object, endpoints: list[dict[str, Any]], labels: Mapping[str, str]) -> bool:
-    order = msgspec.json.Encoder(order="deterministic").encode
-    same = sorted(map(order, slice_.get("endpoints") or ())) == sorted(map(order, endpoints))
-    return same and labels_of(slice_) == labels
+def _is_current(slice_: Object, endpoints: list[dict[str, Any]], labels: Mapping[str, str]) -> bool:
+    """Return whether a slice already has these endpoints and labels."""
+    encode = msgspec.json.Encoder(order="deterministic").encode
+    same_endpoints = sorted(map(encode, slice_.get("endpoints") or ())) == sorted(
+        map(encode, endpoints)
+    )
+    return same_endpoints and labels_of(slice_) == labels

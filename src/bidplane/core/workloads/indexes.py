@@ -6,21 +6,23 @@ from collections.abc import Iterable
 
 
 def parse(text: str) -> set[int]:
-    found: set[int] = set()
+    """Return the indexes in a text such as `0,2-4`."""
+    indexes: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found.update(range(int(first), int(last or first) + 1))
-    return found
+        indexes.update(range(int(first), int(last or first) + 1))
+    return indexes
 
 
 def write(indexes: Iterable[int]) -> str:
-    runs: list[list[int]] = []
+    """Return indexes as text, with ranges joined."""
+    ranges: list[list[int]] = []
     for index in sorted(indexes):
-        if runs and runs[-1][1] == index - 1:
-            runs[-1][1] = index
+        if ranges and ranges[-1][1] == index - 1:
+            ranges[-1][1] = index
         else:
-            runs.append([index, index])
+            ranges.append([index, index])
     return ",".join(
         str(first) if first == last else f"{first}{'-' if last - first > 1 else ','}{last}"
-        for first, last in runs
+        for first, last in ranges
     )

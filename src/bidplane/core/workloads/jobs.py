@@ -1,12 +1,12 @@
 """
 A Job: pods until enough of them have succeeded, or too many have failed.
 
-A pod keeps a finalizer until its end is counted. Its uid is written to the Job's status
-first, then the finalizer is taken off, then the uid becomes a count: a crash between any
-two of these counts no end twice and forgets none.
+A pod keeps a finalizer until its end is counted. Its uid is written to the Job's status first, then
+the finalizer is removed, then the uid becomes a count: a crash between any two of these counts no
+end twice and forgets none.
 
-Its end has two steps, as upstream: the criterion (SuccessCriteriaMet, FailureTarget), and
-once nothing runs any more the condition people wait for (Complete, Failed).
+A Job ends in two steps, as upstream: the criterion (SuccessCriteriaMet, FailureTarget), and once no
+pod runs any more the final condition (Complete, Failed).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bidplane.core.workloads.common import (
     claim,
     condition,
     is_active,
-    is_going,
+    is_deleted,
     is_ready,
     meta,
     phase_of,
@@ -33,39 +33,46 @@ from bidplane.core.workloads.common import (
     with_condition,
     without,
 )
-from bidplane.core.workloads.plan import Create, Delete, Operation, Patch, Plan, Record
+from bidplane.core.workloads.plan import (
+    CreateObject,
+    Delete,
+    Operation,
+    Patch,
+    RecordEvent,
+    WorkloadPlan,
+)
 
 TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
-# How often a pod's index had failed before; with a limit per index, the pods carry the count.
+# On a pod: how often its index had failed before. With a limit per index, pods carry the count.
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
 _FIRST_DELAY, _LONGEST_DELAY = 10.0, 600.0  # before a pod that failed is replaced
 _MOST_UNCOUNTED = 500
 _MOST_CREATED = 500
 
 
-def plan(job: Object, pods: Sequence[Object], *, now: float) -> Plan:
-    """`pods` are those of its namespace."""
-    if is_going(job):
-        return Plan(operations=let_go(job, pods))
+def plan(job: Object, pods: Sequence[Object], *, now: float) -> WorkloadPlan:
+    """Plan for a Job; `pods` are those of its namespace."""
+    if is_deleted(job):
+        return WorkloadPlan(operations=release_all(job, pods))
     claimed = claim(JOB, job, POD, pods)
-    look = _Look(job, claimed.mine, now)
-    look.plan.operations[:0] = claimed.operations
-    look.decide()
-    return look.plan
+    planner = _JobPlanner(job, claimed.owned, now)
+    planner.plan.operations[:0] = claimed.operations
+    planner.decide()
+    return planner.plan
 
 
 def is_finished(job: Object) -> str:
-    """`Complete` or `Failed`, or nothing."""
+    """Return `Complete` or `Failed`, or "" while the Job runs."""
     for type in ("Complete", "Failed"):
-        found = condition(job, type)
-        if found is not None and found["status"] == "True":
+        end = condition(job, type)
+        if end is not None and end["status"] == "True":
             return type
     return ""
 
 
-def let_go(job: Object, pods: Sequence[Object]) -> list[Operation]:
-    """Nobody will count them any more: they must not wait for it."""
+def release_all(job: Object, pods: Sequence[Object]) -> list[Operation]:
+    """Return the removal of the tracking finalizer from all pods of a deleted Job."""
     uid = meta(job)["uid"]
     return [
         release(pod)
@@ -76,25 +83,29 @@ def let_go(job: Object, pods: Sequence[Object]) -> list[Operation]:
 
 
 def release(pod: Object) -> Patch:
-    left = [f for f in meta(pod).get("finalizers") or () if f != TRACKING]
-    return Patch(POD, pod, {"metadata": {"finalizers": left or None}})
+    """Return the removal of the tracking finalizer from a pod."""
+    finalizers = [f for f in meta(pod).get("finalizers") or () if f != TRACKING]
+    return Patch(POD, pod, {"metadata": {"finalizers": finalizers or None}})
 
 
-class _Look:
+class _JobPlanner:
+    """The planning of one Job."""
+
     def __init__(self, job: Object, pods: Sequence[Object], now: float) -> None:
         self.job, self.spec, self.pods, self.now = job, job["spec"], pods, now
         self.status: dict[str, Any] = dict(status_of(job))
         self.conditions: list[Mapping[str, Any]] = list(self.status.get("conditions") or ())
-        self.plan = Plan()
+        self.plan = WorkloadPlan()
         self.indexed = self.spec.get("completionMode") == "Indexed"
         self.per_index: int | None = self.spec.get("backoffLimitPerIndex")
         self.failed_indexes = indexes.parse(self.status.get("failedIndexes") or "")
         self.active = [pod for pod in pods if is_active(pod)]
         self.terminating = [
-            p for p in pods if is_going(p) and phase_of(p) not in ("Succeeded", "Failed")
+            p for p in pods if is_deleted(p) and phase_of(p) not in ("Succeeded", "Failed")
         ]
 
     def decide(self) -> None:
+        """Fill the plan."""
         if is_finished(self.job):
             self.plan.operations.extend(
                 release(p) for p in self.pods if TRACKING in (meta(p).get("finalizers") or ())
@@ -103,64 +114,69 @@ class _Look:
             return
         self._begin()
         self._count()
-        self._judge()
+        self._check_end()
         ending = self._ending()
         if ending is not None:
             self._end_pods()
-            if not self.active and not self._left():
+            if not self.active and not self._has_unfinished_pods():
                 self._finish(ending)
         elif self.spec.get("suspend"):
-            self._drop(self.active)
+            self._discard(self.active)
         else:
             self._scale()
-        self._say()
+        self._set_status()
 
     # Time.
 
     def _begin(self) -> None:
+        """Record the start, the suspension or the resumption of the Job."""
         suspended = condition(self.job, "Suspended")
         if self.spec.get("suspend"):
             if suspended is None or suspended["status"] != "True":
-                self._set("Suspended", "JobSuspended", "Job suspended")
-                self._tell("Suspended", "Job suspended")
+                self._set_condition("Suspended", "JobSuspended", "Job suspended")
+                self._record_event("Suspended", "Job suspended")
                 self.status["startTime"] = None
             return
         if suspended is not None and suspended["status"] == "True":
-            self._set("Suspended", "JobResumed", "Job resumed", status="False")
-            self._tell("Resumed", "Job resumed")
+            self._set_condition("Suspended", "JobResumed", "Job resumed", status="False")
+            self._record_event("Resumed", "Job resumed")
             self.status["startTime"] = stamp(self.now)
         elif not self.status.get("startTime"):
             self.status["startTime"] = stamp(self.now)
 
     def _expire(self) -> None:
+        """Delete a finished Job when its time to live is over."""
         ttl = self.spec.get("ttlSecondsAfterFinished")
         if ttl is None:
             return
         ended = condition(self.job, is_finished(self.job))
         assert ended is not None
-        left = seconds(ended["lastTransitionTime"]) + ttl - self.now
-        if left <= 0:
+        seconds_left = seconds(ended["lastTransitionTime"]) + ttl - self.now
+        if seconds_left <= 0:
             self.plan.operations.append(Delete(JOB, self.job, self.job))
         else:
-            self.plan.wait(left)
+            self.plan.wait(seconds_left)
 
     # Counting.
 
     def _count(self) -> None:
-        waiting = self.status.get("uncountedTerminatedPods") or {}
-        uncounted = {end: list(waiting.get(end) or ()) for end in ("succeeded", "failed")}
-        held = {meta(p)["uid"] for p in self.pods if TRACKING in (meta(p).get("finalizers") or ())}
+        """Count the pods that ended, in the three steps described above."""
+        recorded = self.status.get("uncountedTerminatedPods") or {}
+        uncounted = {end: list(recorded.get(end) or ()) for end in ("succeeded", "failed")}
+        tracked = {
+            meta(p)["uid"] for p in self.pods if TRACKING in (meta(p).get("finalizers") or ())
+        }
         counts = {end: self.status.get(end) or 0 for end in uncounted}
         for end, uids in uncounted.items():
-            done = [uid for uid in uids if uid not in held]
-            counts[end] += len(done)
-            uncounted[end] = [uid for uid in uids if uid in held]
+            counted = [uid for uid in uids if uid not in tracked]
+            counts[end] += len(counted)
+            uncounted[end] = [uid for uid in uids if uid in tracked]
         completed = indexes.parse(self.status.get("completedIndexes") or "")
         self._count_indexes()
         room = _MOST_UNCOUNTED - sum(map(len, uncounted.values()))
         for pod in self.pods:
             uid, end = meta(pod)["uid"], self._end_of(pod)
-            if uid not in held or not end or uid in uncounted["succeeded"] + uncounted["failed"]:
+            if uid not in tracked or not end or uid in uncounted["succeeded"] + uncounted["failed"]:
                 continue
             if room <= 0:
                 break
@@ -174,11 +190,11 @@ class _Look:
                 self.plan.operations.append(release(pod))
             else:
                 uncounted[end].append(uid)
-        # In status before their finalizers go; see above.
+        # They are in the status before their finalizers are removed; see above.
         self.released = [
             release(pod)
             for pod in self.pods
-            if meta(pod)["uid"] in held
+            if meta(pod)["uid"] in tracked
             and meta(pod)["uid"] in uncounted["succeeded"] + uncounted["failed"]
             and not self._bears_count(pod)
         ]
@@ -193,7 +209,7 @@ class _Look:
         self.failed = counts["failed"] + len(uncounted["failed"])
 
     def _count_indexes(self) -> None:
-        """An index fails for good by its own limit, or by a rule that says so."""
+        """Collect the indexes that failed for good, by their own limit or by a failure rule."""
         if self.per_index is None:
             return
         for pod in self.pods:
@@ -208,9 +224,9 @@ class _Look:
 
     def _bears_count(self, pod: Object) -> bool:
         """
-        Whether a failed pod is all that knows how often its index has failed.
+        Return whether a failed pod is the only record of how often its index has failed.
 
-        It stays until the pod after it carries the count on, whoever deletes it.
+        It stays until the next pod of its index carries the count on.
         """
         if self.per_index is None or self._ending() is not None:
             return False
@@ -222,82 +238,97 @@ class _Look:
         )
 
     def _end_of(self, pod: Object) -> str:
+        """Return how a pod ended, "succeeded" or "failed"; "" if it has not."""
         phase = phase_of(pod)
         if phase == "Succeeded":
             return "succeeded"
         if phase == "Failed":
             return "failed"
-        if not is_going(pod):
+        if not is_deleted(pod):
             return ""
-        # A deleted pod may never tell its end. With `Failed` it is waited for, until its
-        # node has let go of it: then nobody is left to tell.
-        patient = self.spec.get("podReplacementPolicy") == "Failed"
-        return "" if patient and meta(pod).get("deletionGracePeriodSeconds") else "failed"
+        # A deleted pod may never report its end. With `Failed` the Job waits for it until its
+        # node has released it: then no report can come.
+        waits_for_end = self.spec.get("podReplacementPolicy") == "Failed"
+        return "" if waits_for_end and meta(pod).get("deletionGracePeriodSeconds") else "failed"
 
-    def _left(self) -> bool:
+    def _has_unfinished_pods(self) -> bool:
+        """Return whether pods are terminating or not counted yet."""
         return bool(self.terminating) or bool(self.status["uncountedTerminatedPods"])
 
     # Judging.
 
-    def _judge(self) -> None:
+    def _check_end(self) -> None:
+        """Set the condition that starts the Job's end, if a criterion is met."""
         if self._ending() is not None:
             return
         failed = [pod for pod in self.pods if self._end_of(pod) == "failed"]
         for pod in failed:
-            action, why = podfailures.verdict(self.job, pod)
+            action, message = podfailures.verdict(self.job, pod)
             if action == "FailJob":
-                self._set("FailureTarget", "PodFailurePolicy", why)
+                self._set_condition("FailureTarget", "PodFailurePolicy", message)
                 return
         limit = self.spec.get("backoffLimit", 6)
         if self.failed > limit or self._restarts_exceed(limit):
-            words = "Job has reached the specified backoff limit"
-            self._set("FailureTarget", "BackoffLimitExceeded", words)
+            detail = "Job has reached the specified backoff limit"
+            self._set_condition("FailureTarget", "BackoffLimitExceeded", detail)
             return
         if self.per_index is not None and self._indexes_exceed():
             return
         started, deadline = self.status.get("startTime"), self.spec.get("activeDeadlineSeconds")
         if deadline is not None and started and not self.spec.get("suspend"):
-            left = seconds(started) + deadline - self.now
-            if left <= 0:
-                words = "Job was active longer than specified deadline"
-                self._set("FailureTarget", "DeadlineExceeded", words)
+            seconds_left = seconds(started) + deadline - self.now
+            if seconds_left <= 0:
+                detail = "Job was active longer than specified deadline"
+                self._set_condition("FailureTarget", "DeadlineExceeded", detail)
                 return
-            self.plan.wait(left)
+            self.plan.wait(seconds_left)
         if (rule := self._policy_met()) is not None:
-            self._set("SuccessCriteriaMet", "SuccessPolicy", f"Matched rules at index {rule}")
+            self._set_condition(
+                "SuccessCriteriaMet", "SuccessPolicy", f"Matched rules at index {rule}"
+            )
             return
         completions = self.spec.get("completions")
         if completions is None:
-            done = self.succeeded > 0 and not self.active and not self.terminating
+            is_complete = self.succeeded > 0 and not self.active and not self.terminating
         else:
-            done = self.succeeded >= completions
-        if done:
-            words = "Reached expected number of succeeded pods"
-            self._set("SuccessCriteriaMet", "CompletionsReached", words)
+            is_complete = self.succeeded >= completions
+        if is_complete:
+            detail = "Reached expected number of succeeded pods"
+            self._set_condition("SuccessCriteriaMet", "CompletionsReached", detail)
 
     def _indexes_exceed(self) -> bool:
+        """Set the failure condition if too many indexes failed, or all ended and some failed."""
         most, failed = self.spec.get("maxFailedIndexes"), len(self.failed_indexes)
         if most is not None and failed > most:
-            words = "Job has exceeded the specified maximal number of failed indexes"
-            self._set("FailureTarget", "MaxFailedIndexesExceeded", words)
+            message = "Job has exceeded the specified maximal number of failed indexes"
+            self._set_condition("FailureTarget", "MaxFailedIndexesExceeded", message)
             return True
-        over = failed + len(self.completed - self.failed_indexes)
-        if failed and over >= (self.spec.get("completions") or 0):
-            self._set("FailureTarget", "FailedIndexes", "Job has failed indexes")
+        ended = failed + len(self.completed - self.failed_indexes)
+        if failed and ended >= (self.spec.get("completions") or 0):
+            self._set_condition("FailureTarget", "FailedIndexes", "Job has failed indexes")
             return True
         return False
 
     def _policy_met(self) -> int | None:
-        """The first rule of successPolicy that the completed indexes keep."""
-        for at, rule in enumerate((self.spec.get("successPolicy") or {}).get("rules") or ()):
-            wanted = rule.get("succeededIndexes")
-            chosen = self.completed if wanted is None else self.completed & indexes.parse(wanted)
+        """
+        Return the first rule of successPolicy that the completed indexes satisfy; None if none is.
+        """
+        for position, rule in enumerate((self.spec.get("successPolicy") or {}).get("rules") or ()):
+            required_indexes = rule.get("succeededIndexes")
+            matching = (
+                self.completed
+                if required_indexes is None
+                else self.completed & indexes.parse(required_indexes)
+            )
             count = rule.get("succeededCount")
-            if len(chosen) >= (len(indexes.parse(wanted or "")) if count is None else count):
-                return at
+            if len(matching) >= (
+                len(indexes.parse(required_indexes or "")) if count is None else count
+            ):
+                return position
         return None
 
     def _restarts_exceed(self, limit: int) -> bool:
+        """Return whether the containers of active pods restarted more often than the limit."""
         if (self.spec["template"].get("spec") or {}).get("restartPolicy") != "OnFailure":
             return False
         restarts = sum(
@@ -309,31 +340,37 @@ class _Look:
         return bool(restarts >= limit if limit else restarts)
 
     def _ending(self) -> Mapping[str, Any] | None:
-        wanted = ("SuccessCriteriaMet", "FailureTarget")
+        """Return the condition that started the Job's end; None if there is none."""
+        criteria = ("SuccessCriteriaMet", "FailureTarget")
         return next(
-            (c for c in self.conditions if c["type"] in wanted and c["status"] == "True"), None
+            (c for c in self.conditions if c["type"] in criteria and c["status"] == "True"), None
         )
 
     def _finish(self, ending: Mapping[str, Any]) -> None:
-        good = ending["type"] == "SuccessCriteriaMet"
-        self._set("Complete" if good else "Failed", ending["reason"], ending["message"])
-        if good:
+        """Set the Job's final condition."""
+        succeeded = ending["type"] == "SuccessCriteriaMet"
+        self._set_condition(
+            "Complete" if succeeded else "Failed", ending["reason"], ending["message"]
+        )
+        if succeeded:
             self.status["completionTime"] = stamp(self.now)
-            self._tell("Completed", "Job completed")
+            self._record_event("Completed", "Job completed")
         else:
-            self._tell(ending["reason"], ending["message"], "Warning")
+            self._record_event(ending["reason"], ending["message"], "Warning")
 
     # Pods.
 
     def _end_pods(self) -> None:
+        """Delete the active pods."""
         self.plan.operations.extend(Delete(POD, pod, self.job) for pod in self.active)
 
-    def _drop(self, pods: Sequence[Object]) -> None:
-        """Not wanted any more, through no fault of theirs: they go without being counted."""
+    def _discard(self, pods: Sequence[Object]) -> None:
+        """Delete pods that are no longer needed, without counting them."""
         for pod in pods:
             self.plan.operations += [release(pod), Delete(POD, pod, self.job)]
 
     def _scale(self) -> None:
+        """Create or delete pods up to the number that may run now."""
         parallelism, completions = self.spec.get("parallelism", 1), self.spec.get("completions")
         in_place = [*self.active]
         if self.spec.get("podReplacementPolicy") == "Failed":
@@ -342,72 +379,77 @@ class _Look:
             self._scale_indexes(parallelism, completions or 0, in_place)
             return
         if completions is None:
-            wanted = len(self.active) if self.succeeded else parallelism
+            target = len(self.active) if self.succeeded else parallelism
         else:
-            wanted = min(parallelism, max(0, completions - self.succeeded))
-        if len(self.active) > wanted:
+            target = min(parallelism, max(0, completions - self.succeeded))
+        if len(self.active) > target:
             ranked = sorted(self.active, key=lambda p: (is_ready(p), meta(p)["name"]))
-            extra = ranked[: len(self.active) - wanted]
-            self._drop(extra)
-        missing = wanted - len(in_place)
+            surplus = ranked[: len(self.active) - target]
+            self._discard(surplus)
+        missing = target - len(in_place)
         if missing > 0 and not self._backs_off(self.pods):
-            self.plan.operations.extend(self._pod() for _ in range(min(missing, _MOST_CREATED)))
+            self.plan.operations.extend(
+                self._create_pod() for _ in range(min(missing, _MOST_CREATED))
+            )
 
     def _scale_indexes(self, parallelism: int, completions: int, in_place: list[Object]) -> None:
-        taken: set[int] = set()
+        """Create or delete pods so that each open index has one, within the parallelism."""
+        used_indexes: set[int] = set()
         for pod in sorted(in_place, key=lambda p: meta(p)["name"]):
             index = _index(pod)
-            over = taken | self.completed | self.failed_indexes
-            useless = index is None or index >= completions or index in over
-            if useless or (len(taken) >= parallelism and pod in self.active):
+            ended = used_indexes | self.completed | self.failed_indexes
+            is_surplus = index is None or index >= completions or index in ended
+            if is_surplus or (len(used_indexes) >= parallelism and pod in self.active):
                 if pod in self.active:
-                    self._drop([pod])
+                    self._discard([pod])
             elif index is not None:
-                taken.add(index)
-        over = self.completed | self.failed_indexes
-        room = min(parallelism, completions - len(over)) - len(taken)
-        free = (i for i in range(completions) if i not in taken and i not in over)
+                used_indexes.add(index)
+        ended = self.completed | self.failed_indexes
+        room = min(parallelism, completions - len(ended)) - len(used_indexes)
+        free = (i for i in range(completions) if i not in used_indexes and i not in ended)
         if self.per_index is not None:  # each index waits for its own failures
             free = (i for i in free if not self._backs_off(self._of_index(i)))
         elif room > 0 and self._backs_off(self.pods):
             return
         for _ in range(min(room, _MOST_CREATED)):
             if (index := next(free, None)) is not None:
-                self.plan.operations.append(self._pod(index))
+                self.plan.operations.append(self._create_pod(index))
 
     def _of_index(self, index: int) -> list[Object]:
         return [pod for pod in self.pods if _index(pod) == index]
 
     def _backs_off(self, pods: Sequence[Object]) -> bool:
-        """After each failure in a row the next pod waits twice as long."""
+        """Return whether the next pod must wait: after each failure in a row, twice as long."""
         ends = [(_ended_at(p), phase_of(p)) for p in pods if phase_of(p) in ("Succeeded", "Failed")]
-        success = max((at for at, phase in ends if phase == "Succeeded"), default=0.0)
-        failures = [at for at, phase in ends if phase == "Failed" and at > success]
+        success = max((time for time, phase in ends if phase == "Succeeded"), default=0.0)
+        failures = [time for time, phase in ends if phase == "Failed" and time > success]
         if not failures:
             return False
         delay = min(_LONGEST_DELAY, _FIRST_DELAY * 2 ** min(len(failures) - 1, 10))
-        left: float = max(failures) + delay - self.now
-        if left > 0:
-            self.plan.wait(left)
-        return left > 0
+        seconds_left: float = max(failures) + delay - self.now
+        if seconds_left > 0:
+            self.plan.wait(seconds_left)
+        return seconds_left > 0
 
-    def _pod(self, index: int | None = None) -> Create:
+    def _create_pod(self, index: int | None = None) -> CreateObject:
+        """Return the creation of a pod, for an index if the Job has them."""
         pod = pod_from(self.spec["template"], JOB, self.job)
         metadata, name = pod["metadata"], meta(self.job)["name"]
         metadata["finalizers"] = [*metadata.get("finalizers", ()), TRACKING]
         if index is None:
             metadata["generateName"] = f"{name}-"
-            return Create(POD, pod, self.job)
+            return CreateObject(POD, pod, self.job)
         metadata["generateName"] = f"{name}-{index}-"
         metadata["labels"] = {**metadata.get("labels", {}), INDEX: str(index)}
         metadata["annotations"] = {**metadata.get("annotations", {}), INDEX: str(index)}
         if self.per_index is not None:
-            before = [
-                _failures(one) + (podfailures.verdict(self.job, one)[0] != "Ignore")
-                for one in self._of_index(index)
-                if self._end_of(one) == "failed"
+            earlier_failures = [
+                _failures(pod_of_index)
+                + (podfailures.verdict(self.job, pod_of_index)[0] != "Ignore")
+                for pod_of_index in self._of_index(index)
+                if self._end_of(pod_of_index) == "failed"
             ]
-            metadata["annotations"][FAILURES] = str(max(before, default=0))
+            metadata["annotations"][FAILURES] = str(max(earlier_failures, default=0))
         pod["spec"].setdefault("hostname", f"{name}-{index}")
         source = {"fieldRef": {"apiVersion": "v1", "fieldPath": f"metadata.labels['{INDEX}']"}}
         for group in ("initContainers", "containers"):
@@ -415,11 +457,11 @@ class _Look:
                 env = container.setdefault("env", [])
                 if all(variable["name"] != "JOB_COMPLETION_INDEX" for variable in env):
                     env.append({"name": "JOB_COMPLETION_INDEX", "valueFrom": source})
-        return Create(POD, pod, self.job)
+        return CreateObject(POD, pod, self.job)
 
     # Status.
 
-    def _set(self, type: str, reason: str, message: str, *, status: str = "True") -> None:
+    def _set_condition(self, type: str, reason: str, message: str, *, status: str = "True") -> None:
         now = stamp(self.now)
         new = {
             "type": type,
@@ -431,18 +473,19 @@ class _Look:
         }
         self.conditions = with_condition(self.conditions, new)
 
-    def _tell(self, reason: str, message: str, type: Any = "Normal") -> None:
-        self.plan.operations.append(Record(self.job, reason, message, type))
+    def _record_event(self, reason: str, message: str, type: Any = "Normal") -> None:
+        self.plan.operations.append(RecordEvent(self.job, reason, message, type))
 
-    def _say(self) -> None:
-        gone = {meta(o.obj)["uid"] for o in self.plan.operations if isinstance(o, Delete)}
-        left = [pod for pod in self.active if meta(pod)["uid"] not in gone]
-        made = sum(isinstance(o, Create) for o in self.plan.operations)
+    def _set_status(self) -> None:
+        """Add the patch of the status, before the removal of finalizers."""
+        deleted = {meta(o.obj)["uid"] for o in self.plan.operations if isinstance(o, Delete)}
+        remaining = [pod for pod in self.active if meta(pod)["uid"] not in deleted]
+        created = sum(isinstance(o, CreateObject) for o in self.plan.operations)
         status = {
             **without(self.status, "uncountedTerminatedPods"),
-            "active": len(left) + made,
-            "ready": sum(is_ready(pod) for pod in left),
-            "terminating": len(self.terminating) + len(gone),
+            "active": len(remaining) + created,
+            "ready": sum(is_ready(pod) for pod in remaining),
+            "terminating": len(self.terminating) + len(deleted),
             "conditions": self.conditions,
         }
         finished = any(c["type"] in ("Complete", "Failed") for c in self.conditions)
@@ -450,31 +493,33 @@ class _Look:
             status["active"] = status["ready"] = status["terminating"] = 0
         change = status_patch(JOB, self.job, status, zeros=("ready", "terminating"))
         uncounted = status_of(self.job).get("uncountedTerminatedPods")
-        wanted = self.status["uncountedTerminatedPods"]
-        if uncounted != wanted:
-            # A map that is merged: what is no longer in it must be said.
-            merged = {**dict.fromkeys(uncounted or (), None), **wanted}
-            given = dict(change.change["status"]) if change else {}
-            given["uncountedTerminatedPods"] = merged
-            change = Patch(JOB, self.job, {"status": given}, "status")
-        # First the record of what ended, then the finalizers: the order is the safety.
+        desired = self.status["uncountedTerminatedPods"]
+        if uncounted != desired:
+            # A merge patch removes a key only if it is set to None.
+            merged = {**dict.fromkeys(uncounted or (), None), **desired}
+            status_change = dict(change.change["status"]) if change else {}
+            status_change["uncountedTerminatedPods"] = merged
+            change = Patch(JOB, self.job, {"status": status_change}, "status")
+        # The record of ended pods is written before their finalizers go, so that no end is lost.
         if change is not None:
             self.plan.operations.insert(0, change)
         self.plan.operations.extend(self.released)
 
 
 def _index(pod: Object) -> int | None:
+    """Return a pod's completion index; None if it has none."""
     text = annotations_of(pod).get(INDEX, "")
     return int(text) if text.isdecimal() else None
 
 
 def _failures(pod: Object) -> int:
+    """Return how often a pod's index had failed before it."""
     text = annotations_of(pod).get(FAILURES, "")
     return int(text) if text.isdecimal() else 0
 
 
 def _ended_at(pod: Object) -> float:
-    """When it ended, as well as can be told."""
+    """Return when a pod ended, or the best estimate of it."""
     ends = [
         terminated["finishedAt"]
         for container in status_of(pod).get("containerStatuses") or ()
@@ -484,5 +529,5 @@ def _ended_at(pod: Object) -> float:
     if ends:
         return max(map(seconds, ends))
     ready = condition(pod, "Ready")
-    known = (ready or {}).get("lastTransitionTime") or meta(pod).get("deletionTimestamp")
-    return seconds(known or meta(pod).get("creationTimestamp") or "1970-01-01T00:00:00Z")
+    time_text = (ready or {}).get("lastTransitionTime") or meta(pod).get("deletionTimestamp")
+    return seconds(time_text or meta(pod).get("creationTimestamp") or "1970-01-01T00:00:00Z")

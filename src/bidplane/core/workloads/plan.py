@@ -1,4 +1,4 @@
-"""What a plan is made of: few operations, the same for every kind."""
+"""The operations that plans are made of, the same for every kind."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import msgspec
 from bidplane.api.kinds import Kind, Object
 
 
-class Create(msgspec.Struct, frozen=True):
+class CreateObject(msgspec.Struct, frozen=True):
+    """Create an object."""
+
     kind: Kind
     obj: dict[str, Any]
-    owner: Object  # who is told, by an Event, when it is refused
+    owner: Object  # gets an Event when the creation is refused
 
 
 class Patch(msgspec.Struct, frozen=True):
-    """A merge patch of an object as it was seen: refused when it has changed since."""
+    """A merge patch of an object as it was read: refused when it has changed since."""
 
     kind: Kind
     obj: Object
@@ -26,26 +28,30 @@ class Patch(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
+    """Delete an object."""
+
     kind: Kind
     obj: Object
     owner: Object
 
 
-class Record(msgspec.Struct, frozen=True):
+class RecordEvent(msgspec.Struct, frozen=True):
+    """Record an Event about an object."""
+
     about: Object
     reason: str
     message: str
     type: Literal["Normal", "Warning"] = "Normal"
 
 
-Operation = Create | Patch | Delete | Record
+Operation = CreateObject | Patch | Delete | RecordEvent
 
 
-class Plan(msgspec.Struct, kw_only=True):
+class WorkloadPlan(msgspec.Struct, kw_only=True):
     """
-    In order. `status` comes last and is written even when an operation was refused.
+    Operations to carry out in order, and a status to write last, even if an operation is refused.
 
-    `again` asks for another look after so many seconds.
+    `again` asks for another plan after so many seconds.
     """
 
     operations: list[Operation] = msgspec.field(default_factory=list)
@@ -53,8 +59,9 @@ class Plan(msgspec.Struct, kw_only=True):
     again: float | None = None
 
     def wait(self, seconds: float | None) -> None:
+        """Ask for another plan after so many seconds, if that is sooner than asked before."""
         if seconds is not None:
             self.again = seconds if self.again is None else min(self.again, seconds)
 
 
-NOTHING = Plan()
+NOTHING = WorkloadPlan()

@@ -1,4 +1,4 @@
-"""A Job's podFailurePolicy: what a failed pod means, by the first rule that fits."""
+"""A Job's podFailurePolicy: the consequence of a failed pod, by the first rule that matches."""
 
 from __future__ import annotations
 
@@ -10,41 +10,45 @@ from bidplane.core.workloads.common import condition, meta, status_of
 
 
 def verdict(job: Object, pod: Object) -> tuple[str, str]:
-    """`Count`, `Ignore` or `FailJob`, and in words why."""
+    """Return `Count` or the action of the first matching rule, and a message with the reason."""
     rules = (job["spec"].get("podFailurePolicy") or {}).get("rules") or ()
     for index, rule in enumerate(rules):
-        why = _by_exit_code(rule, pod) or _by_condition(rule, pod)
-        if why:
+        match = _by_exit_code(rule, pod) or _by_condition(rule, pod)
+        if match:
             action = rule["action"]
-            return action, f"{why} matching {action} rule at index {index}"
+            return action, f"{match} matching {action} rule at index {index}"
     return "Count", ""
 
 
 def _by_exit_code(rule: Mapping[str, Any], pod: Object) -> str:
-    wanted = rule.get("onExitCodes")
-    if not wanted:
+    """Return a message if a container's exit code matches the rule; else ""."""
+    requirement = rule.get("onExitCodes")
+    if not requirement:
         return ""
     status = status_of(pod)
     for container in [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]:
-        if wanted.get("containerName") not in (None, container["name"]):
+        if requirement.get("containerName") not in (None, container["name"]):
             continue
         code = ((container.get("state") or {}).get("terminated") or {}).get("exitCode")
         if not code:  # running, or ended well
             continue
-        if (code in wanted["values"]) == (wanted["operator"] == "In"):
+        if (code in requirement["values"]) == (requirement["operator"] == "In"):
             name = f"{meta(pod)['namespace']}/{meta(pod)['name']}"
             return f"Container {container['name']} for pod {name} failed with exit code {code}"
     return ""
 
 
 def _by_condition(rule: Mapping[str, Any], pod: Object) -> str:
-    for wanted in rule.get("onPodConditions") or ():
-        found = condition(pod, wanted["type"])
-        if found is not None and found.get("status") == wanted.get("status", "True"):
+    """Return a message if a condition of the pod matches the rule; else ""."""
+    for pattern in rule.get("onPodConditions") or ():
+        pod_condition = condition(pod, pattern["type"])
+        if pod_condition is not None and pod_condition.get("status") == pattern.get(
+            "status", "True"
+        ):
             return (
-                f"Pod {meta(pod)['namespace']}/{meta(pod)['name']} has condition {wanted['type']}"
+                f"Pod {meta(pod)['namespace']}/{meta(pod)['name']} has condition {pattern['type']}"
             )
     return ""

@@ -1,8 +1,8 @@
 """
-A ReplicaSet: as many pods as it says, whichever they are.
+A ReplicaSet: the wanted number of interchangeable pods.
 
-Pods that match and belong to nobody are adopted. When there are too many, those go first
-that do least: unbound before bound, pending before running, unready before ready, then by
+Pods that match and have no controller are adopted. When there are too many, the least useful are
+deleted first: unbound before bound, pending before running, unready before ready, then by
 `controller.kubernetes.io/pod-deletion-cost`, then the youngest.
 """
 
@@ -19,7 +19,7 @@ from bidplane.core.workloads.common import (
     condition,
     generate_name,
     is_active,
-    is_going,
+    is_deleted,
     is_ready,
     labels_of,
     meta,
@@ -30,69 +30,75 @@ from bidplane.core.workloads.common import (
     status_patch,
     with_condition,
 )
-from bidplane.core.workloads.plan import Create, Delete, Operation, Plan
+from bidplane.core.workloads.plan import CreateObject, Delete, Operation, WorkloadPlan
 
-BURST = 500  # pods made or deleted in one look
+BURST = 500  # pods created or deleted in one plan
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _PHASES = {"Pending": 0, "": 0, "Unknown": 1, "Running": 2}
 
 
-def plan(replica_set: Object, pods: Sequence[Object], *, now: float, refused: str = "") -> Plan:
-    """`pods` are those of its namespace; `refused` says why a pod could not be made."""
+def plan(
+    replica_set: Object, pods: Sequence[Object], *, now: float, refused: str = ""
+) -> WorkloadPlan:
+    """
+    Plan for a ReplicaSet. `pods`: of its namespace; `refused`: why a pod could not be created.
+    """
     live = [pod for pod in pods if is_active(pod)]
     claimed = claim(REPLICA_SET, replica_set, POD, live)
-    plan = Plan(operations=list(claimed.operations))
-    if not is_going(replica_set):
-        plan.operations.extend(_scale(replica_set, claimed.mine))
-    terminating = sum(1 for pod in pods if is_going(pod) and _is_ours(replica_set, pod))
-    plan.status = _status(replica_set, claimed.mine, terminating, now=now, failure=refused)
+    plan = WorkloadPlan(operations=list(claimed.operations))
+    if not is_deleted(replica_set):
+        plan.operations.extend(_scale(replica_set, claimed.owned))
+    terminating = sum(1 for pod in pods if is_deleted(pod) and _controls(replica_set, pod))
+    plan.status = _status(replica_set, claimed.owned, terminating, now=now, failure=refused)
     wait = replica_set["spec"].get("minReadySeconds", 0)
-    for pod in claimed.mine:
-        if (left := available_in(pod, wait, now)) is not None and left > 0:
-            plan.wait(left)
+    for pod in claimed.owned:
+        if (seconds_left := available_in(pod, wait, now)) is not None and seconds_left > 0:
+            plan.wait(seconds_left)
     return plan
 
 
-def _is_ours(replica_set: Object, pod: Object) -> bool:
+def _controls(replica_set: Object, pod: Object) -> bool:
+    """Return whether the ReplicaSet controls a pod."""
     owners = meta(pod).get("ownerReferences") or ()
     return any(
         owner.get("controller") and owner["uid"] == meta(replica_set)["uid"] for owner in owners
     )
 
 
-def _scale(replica_set: Object, mine: Sequence[Object]) -> list[Operation]:
-    difference = replica_set["spec"].get("replicas", 1) - len(mine)
+def _scale(replica_set: Object, owned: Sequence[Object]) -> list[Operation]:
+    """Return the creations or deletions that give the ReplicaSet its number of pods."""
+    difference = replica_set["spec"].get("replicas", 1) - len(owned)
     if difference > 0:
         return [_pod(replica_set) for _ in range(min(difference, BURST))]
-    too_many = sorted(mine, key=deletion_rank)[: min(-difference, BURST)]
+    too_many = sorted(owned, key=deletion_rank)[: min(-difference, BURST)]
     return [Delete(POD, pod, replica_set) for pod in too_many]
 
 
-def _pod(replica_set: Object) -> Create:
+def _pod(replica_set: Object) -> CreateObject:
     pod = pod_from(replica_set["spec"]["template"], REPLICA_SET, replica_set)
     pod["metadata"]["generateName"] = generate_name(meta(replica_set)["name"])
-    return Create(POD, pod, replica_set)
+    return CreateObject(POD, pod, replica_set)
 
 
 def deletion_rank(pod: Object) -> tuple[Any, ...]:
-    """Least first."""
+    """Return a sort key: the pod to delete first sorts first."""
     try:
         cost = int(annotations_of(pod).get(DELETION_COST, "0"))
     except ValueError:
         cost = 0
-    born = meta(pod).get("creationTimestamp") or ""
+    created = meta(pod).get("creationTimestamp") or ""
     return (
         bool(pod["spec"].get("nodeName")),
         _PHASES.get(phase_of(pod), 2),
         is_ready(pod),
         cost,
-        _Later(born),
+        _NewestFirst(created),
         meta(pod)["name"],
     )
 
 
-class _Later(str):
-    """A time that sorts before an earlier one."""
+class _NewestFirst(str):
+    """A time that sorts before earlier ones."""
 
     __slots__ = ()
 
@@ -102,12 +108,13 @@ class _Later(str):
 
 def _status(
     replica_set: Object,
-    mine: Sequence[Object],
+    owned: Sequence[Object],
     terminating: int,
     *,
     now: float,
     failure: str,
 ) -> Operation | None:
+    """Return the patch of the ReplicaSet's status, if it needs one."""
     wait = replica_set["spec"].get("minReadySeconds", 0)
     template = ((replica_set["spec"]["template"].get("metadata") or {}).get("labels") or {}).items()
     conditions = list(status_of(replica_set).get("conditions") or ())
@@ -126,10 +133,10 @@ def _status(
         REPLICA_SET,
         replica_set,
         {
-            "replicas": len(mine),
-            "fullyLabeledReplicas": sum(template <= labels_of(pod).items() for pod in mine),
-            "readyReplicas": sum(is_ready(pod) for pod in mine),
-            "availableReplicas": sum(available_in(pod, wait, now) == 0 for pod in mine),
+            "replicas": len(owned),
+            "fullyLabeledReplicas": sum(template <= labels_of(pod).items() for pod in owned),
+            "readyReplicas": sum(is_ready(pod) for pod in owned),
+            "availableReplicas": sum(available_in(pod, wait, now) == 0 for pod in owned),
             "terminatingReplicas": terminating,
             "observedGeneration": meta(replica_set).get("generation", 0),
             "conditions": conditions,

@@ -1,9 +1,9 @@
 """
-A StatefulSet: pods with names of their own, made in order, ended in reverse.
+A StatefulSet: pods with stable names, created in order and ended in reverse.
 
-What its template was is kept in ControllerRevisions; a pod's label says which it was made
-from. Unless `podManagementPolicy` is Parallel, one pod is changed at a time, and the next
-waits until it is ready.
+Earlier templates are kept in ControllerRevisions; a pod's label names the one it was made from.
+Unless `podManagementPolicy` is Parallel, one pod is changed at a time, and the next waits until it
+is ready.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bidplane.api.kinds import CONTROLLER_REVISION, POD, STATEFUL_SET, VOLUME_CL
 from bidplane.core.workloads.common import (
     available_in,
     claim,
-    is_going,
+    is_deleted,
     is_ready,
     labels_of,
     meta,
@@ -28,7 +28,7 @@ from bidplane.core.workloads.common import (
     status_of,
     status_patch,
 )
-from bidplane.core.workloads.plan import Create, Delete, Operation, Patch, Plan
+from bidplane.core.workloads.plan import CreateObject, Delete, Operation, Patch, WorkloadPlan
 
 REVISION = "controller-revision-hash"
 POD_NAME = "statefulset.kubernetes.io/pod-name"
@@ -43,19 +43,23 @@ def plan(
     volume_claims: Sequence[Object],
     *,
     now: float,
-) -> Plan:
-    """All but the set itself are those of its namespace."""
+) -> WorkloadPlan:
+    """Plan for a StatefulSet; all other objects are those of its namespace."""
     parent = f"{meta(stateful_set)['name']}-"
     candidates = [p for p in pods if meta(p)["name"].startswith(parent) and _ordinal(p) is not None]
     claimed = claim(STATEFUL_SET, stateful_set, POD, candidates)
-    kept = claim(STATEFUL_SET, stateful_set, CONTROLLER_REVISION, revisions)
-    look = _Look(stateful_set, kept.mine, claimed.mine, volume_claims, now)
-    look.plan.operations[:0] = [*claimed.operations, *kept.operations]
-    look.decide()
-    return look.plan
+    owned_revisions = claim(STATEFUL_SET, stateful_set, CONTROLLER_REVISION, revisions)
+    planner = _StatefulSetPlanner(
+        stateful_set, owned_revisions.owned, claimed.owned, volume_claims, now
+    )
+    planner.plan.operations[:0] = [*claimed.operations, *owned_revisions.operations]
+    planner.decide()
+    return planner.plan
 
 
-class _Look:
+class _StatefulSetPlanner:
+    """The planning of one StatefulSet."""
+
     def __init__(
         self,
         stateful_set: Object,
@@ -67,7 +71,7 @@ class _Look:
         self.set, self.spec, self.now = stateful_set, stateful_set["spec"], now
         self.pods = {_ordinal(pod): pod for pod in pods}
         self.claims = {meta(c)["name"]: c for c in volume_claims}
-        self.plan = Plan()
+        self.plan = WorkloadPlan()
         self.one_by_one = self.spec.get("podManagementPolicy") != "Parallel"
         self.start = (self.spec.get("ordinals") or {}).get("start", 0)
         self.end = self.start + self.spec.get("replicas", 1)
@@ -75,35 +79,39 @@ class _Look:
         self.rolls = strategy.get("type", "RollingUpdate") == "RollingUpdate"
         rolling = strategy.get("rollingUpdate") or {}
         self.partition: int = rolling.get("partition", 0)
-        self.max_away = _count(rolling.get("maxUnavailable", 1), self.spec.get("replicas", 1))
+        self.max_unavailable = _count(
+            rolling.get("maxUnavailable", 1), self.spec.get("replicas", 1)
+        )
         self.revisions = sorted(revisions, key=lambda r: (r.get("revision", 0), meta(r)["name"]))
-        self.update = self._newest()
-        known = {meta(r)["name"]: r for r in self.revisions}
-        self.current = known.get(status_of(stateful_set).get("currentRevision", ""), self.update)
+        self.update = self._update_revision()
+        by_name = {meta(r)["name"]: r for r in self.revisions}
+        self.current = by_name.get(status_of(stateful_set).get("currentRevision", ""), self.update)
         self.removed: set[int] = set()
 
     def decide(self) -> None:
-        if not is_going(self.set):
-            self._own_claims()
-            self._arrange()
-            self._forget_old()
-        self._say()
+        """Fill the plan."""
+        if not is_deleted(self.set):
+            self._set_claim_owners()
+            self._plan_pods()
+            self._trim_revisions()
+        self._set_status()
 
     # Revisions.
 
-    def _newest(self) -> Object:
-        data = _data(self.spec["template"])
+    def _update_revision(self) -> Object:
+        """Return the revision of the present template, and create or renumber it if needed."""
+        data = _revision_data(self.spec["template"])
         equal = [r for r in self.revisions if r.get("data") == data]
         last = self.revisions[-1].get("revision", 0) if self.revisions else 0
         if equal:
-            found = equal[-1]
-            if found.get("revision", 0) != last:  # the template came back
+            newest = equal[-1]
+            if newest.get("revision", 0) != last:  # an earlier template is used again
                 change = {"revision": last + 1}
-                self.plan.operations.append(Patch(CONTROLLER_REVISION, found, change))
-            return found
+                self.plan.operations.append(Patch(CONTROLLER_REVISION, newest, change))
+            return newest
         fingerprint = short_hash(data, status_of(self.set).get("collisionCount") or 0)
         labels = (self.spec["template"].get("metadata") or {}).get("labels") or {}
-        fresh = {
+        created = {
             "apiVersion": CONTROLLER_REVISION.api_version,
             "kind": CONTROLLER_REVISION.kind,
             "metadata": {
@@ -115,24 +123,26 @@ class _Look:
             "data": data,
             "revision": last + 1,
         }
-        self.plan.operations.append(Create(CONTROLLER_REVISION, fresh, self.set))
-        return fresh
+        self.plan.operations.append(CreateObject(CONTROLLER_REVISION, created, self.set))
+        return created
 
-    def _forget_old(self) -> None:
+    def _trim_revisions(self) -> None:
+        """Delete the oldest unused revisions beyond the history limit."""
         live = {meta(self.update)["name"], meta(self.current)["name"]}
         live |= {labels_of(pod).get(REVISION, "") for pod in self.pods.values()}
-        idle = [r for r in self.revisions if meta(r)["name"] not in live and not is_going(r)]
+        idle = [r for r in self.revisions if meta(r)["name"] not in live and not is_deleted(r)]
         limit = self.spec.get("revisionHistoryLimit", 10)
         for revision in idle[: max(0, len(idle) - limit)]:
             self.plan.operations.append(Delete(CONTROLLER_REVISION, revision, self.set))
 
     # Volume claims.
 
-    def _own_claims(self) -> None:
+    def _set_claim_owners(self) -> None:
         """
-        Whose end a claim shares is said by its owners, and the garbage collector does the rest.
+        Set the owners of volume claims by the retention policy, so that they are deleted in time.
 
-        Before a pod is condemned its claim is given to it, or to the set, or to nobody.
+        The garbage collector deletes a claim with its owner. Before a pod is deleted, its claim
+        gets the pod, the set or nobody as its owner.
         """
         policy = self.spec.get("persistentVolumeClaimRetentionPolicy") or {}
         for ordinal, pod in self.pods.items():
@@ -142,32 +152,38 @@ class _Look:
                 owner = _reference(POD, pod)
             elif policy.get("whenDeleted") == "Delete":
                 owner = _reference(STATEFUL_SET, self.set)
-            for wanted in self.spec.get("volumeClaimTemplates") or ():
-                found = self.claims.get(f"{meta(wanted)['name']}-{meta(pod)['name']}")
-                if found is not None and not is_going(found):
-                    self._give(found, pod, owner)
+            for template in self.spec.get("volumeClaimTemplates") or ():
+                volume_claim = self.claims.get(f"{meta(template)['name']}-{meta(pod)['name']}")
+                if volume_claim is not None and not is_deleted(volume_claim):
+                    self._set_claim_owner(volume_claim, pod, owner)
 
-    def _give(self, found: Object, pod: Object, owner: dict[str, Any] | None) -> None:
-        ours = {meta(self.set)["uid"], meta(pod)["uid"]}
-        held = list(meta(found).get("ownerReferences") or ())
-        if {one["uid"] for one in held if one["uid"] in ours} == (
+    def _set_claim_owner(
+        self, volume_claim: Object, pod: Object, owner: dict[str, Any] | None
+    ) -> None:
+        """Patch the owner of one volume claim, if it is not so already."""
+        managed_uids = {meta(self.set)["uid"], meta(pod)["uid"]}
+        references = list(meta(volume_claim).get("ownerReferences") or ())
+        if {reference["uid"] for reference in references if reference["uid"] in managed_uids} == (
             {owner["uid"]} if owner else set()
         ):
             return
-        left = [one for one in held if one["uid"] not in ours] + ([owner] if owner else [])
-        change = {"metadata": {"ownerReferences": left or None}}
-        self.plan.operations.append(Patch(VOLUME_CLAIM, found, change))
+        owners = [reference for reference in references if reference["uid"] not in managed_uids] + (
+            [owner] if owner else []
+        )
+        change = {"metadata": {"ownerReferences": owners or None}}
+        self.plan.operations.append(Patch(VOLUME_CLAIM, volume_claim, change))
 
     # Pods.
 
-    def _arrange(self) -> None:
+    def _plan_pods(self) -> None:
+        """Create missing pods, delete surplus ones and roll out the update, in order."""
         for ordinal in range(self.start, self.end):
-            if not self._settle(ordinal):
+            if not self._plan_pod(ordinal):
                 return
         condemned = sorted((o for o in self.pods if not self.start <= o < self.end), reverse=True)
         for ordinal in condemned:
             pod = self.pods[ordinal]
-            if is_going(pod):
+            if is_deleted(pod):
                 if self.one_by_one:
                     return
                 continue
@@ -177,13 +193,13 @@ class _Look:
         if self.rolls:
             self._roll()
 
-    def _settle(self, ordinal: int) -> bool:
-        """Whether the pod is as it should be, so that the next may be looked at."""
+    def _plan_pod(self, ordinal: int) -> bool:
+        """Plan for one pod; return whether the next pod may be considered."""
         pod = self.pods.get(ordinal)
         if pod is None:
-            self.plan.operations.extend(self._make(ordinal))
+            self.plan.operations.extend(self._create_pod(ordinal))
             return not self.one_by_one
-        if is_going(pod):
+        if is_deleted(pod):
             return not self.one_by_one
         if phase_of(pod) in ("Succeeded", "Failed"):
             self._delete(pod)
@@ -191,39 +207,41 @@ class _Look:
         return self._is_healthy(pod) or not self.one_by_one
 
     def _is_healthy(self, pod: Object) -> bool:
-        if phase_of(pod) != "Running" or is_going(pod):
+        """Return whether a pod runs and is available."""
+        if phase_of(pod) != "Running" or is_deleted(pod):
             return False
-        left = available_in(pod, self.spec.get("minReadySeconds", 0), self.now)
-        if left:
-            self.plan.wait(left)
-        return left == 0
+        seconds_left = available_in(pod, self.spec.get("minReadySeconds", 0), self.now)
+        if seconds_left:
+            self.plan.wait(seconds_left)
+        return seconds_left == 0
 
     def _roll(self) -> None:
-        """The last first, and never more away at once than `maxUnavailable`."""
+        """Replace pods of old revisions, the last first, within `maxUnavailable`."""
         name = meta(self.update)["name"]
-        away = {o for o in range(self.start, self.end) if not self._is_there(o)}
+        unavailable = {o for o in range(self.start, self.end) if not self._is_available(o)}
         for ordinal in range(self.end - 1, self.start + self.partition - 1, -1):
             pod = self.pods.get(ordinal)
-            if pod is None or is_going(pod) or labels_of(pod).get(REVISION) == name:
+            if pod is None or is_deleted(pod) or labels_of(pod).get(REVISION) == name:
                 continue
-            if len(away - {ordinal}) >= self.max_away:
+            if len(unavailable - {ordinal}) >= self.max_unavailable:
                 return
-            away.add(ordinal)
+            unavailable.add(ordinal)
             self._delete(pod)
 
-    def _is_there(self, ordinal: int) -> bool:
+    def _is_available(self, ordinal: int) -> bool:
         pod = self.pods.get(ordinal)
         return pod is not None and self._is_healthy(pod)
 
     def _delete(self, pod: Object) -> None:
         self.plan.operations.append(Delete(POD, pod, self.set))
 
-    def _make(self, ordinal: int) -> list[Operation]:
+    def _create_pod(self, ordinal: int) -> list[Operation]:
+        """Return the creation of a pod and of its missing volume claims."""
         old = self.rolls and ordinal < self.start + self.partition
         revision = self.current if old else self.update
-        template = revision["data"]["spec"]["template"]
+        pod_template = revision["data"]["spec"]["template"]
         name = f"{meta(self.set)['name']}-{ordinal}"
-        pod = pod_from(template, STATEFUL_SET, self.set)
+        pod = pod_from(pod_template, STATEFUL_SET, self.set)
         pod["metadata"]["name"] = name
         pod["metadata"]["labels"] = {
             **pod["metadata"].get("labels", {}),
@@ -234,43 +252,51 @@ class _Look:
         pod["spec"]["hostname"] = name
         if self.spec.get("serviceName"):
             pod["spec"]["subdomain"] = self.spec["serviceName"]
-        made: list[Operation] = []
-        for wanted in self.spec.get("volumeClaimTemplates") or ():
-            claim_name = f"{meta(wanted)['name']}-{name}"
+        operations: list[Operation] = []
+        for template in self.spec.get("volumeClaimTemplates") or ():
+            claim_name = f"{meta(template)['name']}-{name}"
             if claim_name not in self.claims:
-                made.append(Create(VOLUME_CLAIM, self._volume_claim(wanted, claim_name), self.set))
+                operations.append(
+                    CreateObject(VOLUME_CLAIM, self._volume_claim(template, claim_name), self.set)
+                )
             volumes = [
-                v for v in pod["spec"].get("volumes") or () if v["name"] != meta(wanted)["name"]
+                v for v in pod["spec"].get("volumes") or () if v["name"] != meta(template)["name"]
             ]
             source = {"claimName": claim_name}
-            volumes.append({"name": meta(wanted)["name"], "persistentVolumeClaim": source})
+            volumes.append({"name": meta(template)["name"], "persistentVolumeClaim": source})
             pod["spec"]["volumes"] = volumes
-        return [*made, Create(POD, pod, self.set)]
+        return [*operations, CreateObject(POD, pod, self.set)]
 
-    def _volume_claim(self, wanted: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def _volume_claim(self, template: Mapping[str, Any], name: str) -> dict[str, Any]:
+        """Return the volume claim that a template makes."""
         labels = (self.spec.get("selector") or {}).get("matchLabels") or {}
-        given = wanted.get("metadata") or {}
+        template_metadata = template.get("metadata") or {}
         return {
             "apiVersion": VOLUME_CLAIM.api_version,
             "kind": VOLUME_CLAIM.kind,
             "metadata": {
                 "name": name,
                 "namespace": meta(self.set)["namespace"],
-                "labels": {**(given.get("labels") or {}), **labels},
-                **({"annotations": given["annotations"]} if given.get("annotations") else {}),
+                "labels": {**(template_metadata.get("labels") or {}), **labels},
+                **(
+                    {"annotations": template_metadata["annotations"]}
+                    if template_metadata.get("annotations")
+                    else {}
+                ),
             },
-            "spec": copy.deepcopy(wanted.get("spec") or {}),
+            "spec": copy.deepcopy(template.get("spec") or {}),
         }
 
     # Status.
 
-    def _say(self) -> None:
+    def _set_status(self) -> None:
+        """Set the plan's status."""
         pods = list(self.pods.values())
         update, current = meta(self.update)["name"], meta(self.current)["name"]
         ready = sum(is_ready(p) and phase_of(p) == "Running" for p in pods)
         wait = self.spec.get("minReadySeconds", 0)
-        staying = [labels_of(p).get(REVISION) for p in pods if not is_going(p)]
-        updated = staying.count(update)
+        live_revisions = [labels_of(p).get(REVISION) for p in pods if not is_deleted(p)]
+        updated = live_revisions.count(update)
         if self.rolls and updated == len(pods) == ready and update != current:
             current = update
         self.plan.status = status_patch(
@@ -280,7 +306,7 @@ class _Look:
                 "replicas": len(pods),
                 "readyReplicas": ready,
                 "availableReplicas": sum(available_in(p, wait, self.now) == 0 for p in pods),
-                "currentReplicas": staying.count(current),
+                "currentReplicas": live_revisions.count(current),
                 "updatedReplicas": updated,
                 "currentRevision": current,
                 "updateRevision": update,
@@ -292,7 +318,7 @@ class _Look:
 
 
 def _reference(kind: Kind, obj: Object) -> dict[str, Any]:
-    """An owner that does not control: the claim's own controllers do."""
+    """Return an owner reference for a volume claim; only the set is its controller."""
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
@@ -302,18 +328,21 @@ def _reference(kind: Kind, obj: Object) -> dict[str, Any]:
     }
 
 
-def _data(template: Mapping[str, Any]) -> dict[str, Any]:
-    """What `kubectl rollout undo` sends back: a strategic patch that replaces the template."""
+def _revision_data(template: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return a revision's data as `kubectl rollout undo` sends it: a patch that replaces the template.
+    """
     return {"spec": {"template": {**copy.deepcopy(dict(template)), "$patch": "replace"}}}
 
 
-def _count(value: int | str, of: int) -> int:
-    """A number, or a share rounded up; at least one."""
+def _count(value: int | str, whole: int) -> int:
+    """Return a number, or a percentage of `whole` rounded up; at least 1."""
     if isinstance(value, int):
         return max(1, value)
-    return max(1, -(-int(value.removesuffix("%")) * of // 100))
+    return max(1, -(-int(value.removesuffix("%")) * whole // 100))
 
 
 def _ordinal(pod: Object) -> int:
-    found = _ORDINAL.fullmatch(meta(pod)["name"])
-    return int(found[2]) if found else -1
+    """Return a pod's ordinal; -1 if its name has none."""
+    match = _ORDINAL.fullmatch(meta(pod)["name"])
+    return int(match[2]) if match else -1

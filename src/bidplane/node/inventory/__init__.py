@@ -1,4 +1,4 @@
-"""What devices a node has, as the ResourceSlices it should publish."""
+"""The devices of a node, as the ResourceSlices it should publish."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from bidplane.core import mig
-from bidplane.core.topology import links_text
+from bidplane.core.devices import mig
+from bidplane.core.devices.topology import links_text
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.fleet import NodeDeclaration, machine_of
@@ -16,20 +16,27 @@ from bidplane.node.inventory.slices import slices_of
 
 
 class Inventory(Protocol):
+    """A source of a node's devices."""
+
     def slices(self) -> Sequence[Object]:
-        """All of the node's ResourceSlices as they are now; read again from time to time."""
+        """The node's present ResourceSlices; read again from time to time."""
 
     def links(self) -> str:
-        """How its devices are joined, for the node's annotation; empty if there is none."""
+        """The links between its devices, for the node's annotation; "" if there are none."""
 
     def instances(self, folder: Path) -> Instances | None:
-        """Who cuts its cards, if they can be; `folder` is for what must be remembered."""
+        """
+        The MIG instances of its GPUs, or None without MIG; `folder` is for state that must survive
+        a restart.
+        """
 
     def xids(self) -> Mapping[str, int]:
-        """By UUID, the last error of a GPU that had one."""
+        """The last XID error of each GPU that had one, by UUID."""
 
 
 class NoDevices:
+    """The inventory of a node without devices."""
+
     def slices(self) -> Sequence[Object]:
         return ()
 
@@ -44,7 +51,7 @@ class NoDevices:
 
 
 class DeclaredDevices:
-    """What a fleet file says of one node."""
+    """The devices that a fleet file declares for one node."""
 
     def __init__(self, node: NodeDeclaration) -> None:
         self._node = node
@@ -59,7 +66,7 @@ class DeclaredDevices:
         return {}
 
     def instances(self, folder: Path | None) -> SimulatedInstances | None:
-        """The cards are not here: which instances they have is a file."""
+        """Simulated MIG instances, kept in a file."""
         machine = machine_of(self._node)
         if not self._node.mig:
             return None
@@ -69,7 +76,7 @@ class DeclaredDevices:
 
 
 def this_machine(node: str) -> Inventory:
-    """The GPUs of this machine; none where NVIDIA's driver is not."""
+    """The GPUs of this machine; none without NVIDIA's driver."""
     from bidplane.node.inventory.nvml import NvmlDevices
 
     try:
@@ -79,13 +86,16 @@ def this_machine(node: str) -> Inventory:
 
 
 def uuids(slices: Sequence[Object]) -> dict[tuple[str, str, str], str]:
-    """(driver, pool, device) → the UUID by which programs know it, or its name without one."""
-    found: dict[tuple[str, str, str], str] = {}
+    """
+    The UUID by which programs know each device, by (driver, pool, device); its name if it has
+    none.
+    """
+    uuids_by_device: dict[tuple[str, str, str], str] = {}
     for slice_ in slices:
         spec = slice_["spec"]
         for device in spec.get("devices") or ():
             attributes: dict[str, Any] = device.get("attributes") or {}
-            named = attributes.get("uuid") or attributes.get(f"{spec['driver']}/uuid") or {}
+            attribute = attributes.get("uuid") or attributes.get(f"{spec['driver']}/uuid") or {}
             key = spec["driver"], spec["pool"]["name"], device["name"]
-            found[key] = named.get("string") or device["name"]
-    return found
+            uuids_by_device[key] = attribute.get("string") or device["name"]
+    return uuids_by_device

@@ -1,7 +1,7 @@
 """
-What a node says in a ResourceClaim of the devices it prepared, where DRA has a driver say it.
+The status of prepared devices in a ResourceClaim, as DRA has a driver write it.
 
-The exchange reads it: who cannot use what it leased pays nothing for it.
+The exchange reads it: an agent that cannot use its leased device pays nothing for it.
 """
 
 from __future__ import annotations
@@ -13,47 +13,54 @@ import structlog
 
 from bidplane.api.kinds import RESOURCE_CLAIM
 from bidplane.api.lease import DEVICE_READY
-from bidplane.core.parts import Key
+from bidplane.core.devices.migdevices import Key
 from bidplane.errors import ApiError, NotFound
-from bidplane.kube.client import Client, Object
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import rfc3339
-from bidplane.node.inventory.instances import Made
+from bidplane.node.inventory.instances import InstanceIdentity
 
 log = structlog.get_logger(__name__)
 
 
 def allocated(claim: Object) -> list[Key]:
-    """The devices of a claim."""
+    """The keys of the devices allocated to a claim."""
+    return [(result["driver"], result["pool"], result["device"]) for result in results(claim)]
+
+
+def results(claim: Object) -> list[Object]:
+    """The allocation results of a claim, one per device."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
-    results = (allocation.get("devices") or {}).get("results") or ()
-    return [(result["driver"], result["pool"], result["device"]) for result in results]
+    return list((allocation.get("devices") or {}).get("results") or ())
 
 
 async def tell(
-    client: Client,
+    client: KubeClient,
     claim: Object,
-    made: Mapping[Key, Made],
+    instances: Mapping[Key, InstanceIdentity],
     *,
     failed: Collection[Key] = (),
     problem: str = "",
     now: float,
 ) -> None:
     """
-    Which instances were made for a claim, or why not. It is for others to read: a node that may
-    not write it goes on.
+    Write which instances were made for a claim, or why they were not. A node without the right to
+    write it logs that and continues.
     """
-    mine = {
-        **{key: _entry(key, "InstanceMade", "", one, now) for key, one in made.items()},
+    entries = {
+        **{
+            key: _entry(key, "InstanceMade", "", instance, now)
+            for key, instance in instances.items()
+        },
         **{key: _entry(key, "InstanceNotMade", problem, None, now) for key in failed},
     }
-    mine = {key: entry for key, entry in mine.items() if key in allocated(claim)}
-    known = {_key(one): one for one in (claim.get("status") or {}).get("devices") or ()}
-    if all(_same(known.get(key), entry) for key, entry in mine.items()):
+    entries = {key: entry for key, entry in entries.items() if key in allocated(claim)}
+    current = {_key(device): device for device in (claim.get("status") or {}).get("devices") or ()}
+    if all(_is_same(current.get(key), entry) for key, entry in entries.items()):
         return
     metadata = claim["metadata"]
     patch = {
         "metadata": {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]},
-        "status": {"devices": [*({**known, **mine}).values()]},
+        "status": {"devices": [*({**current, **entries}).values()]},
     }
     try:
         await client.patch(
@@ -64,18 +71,26 @@ async def tell(
     except ApiError as error:
         if error.code != 403:
             raise
-        log.warning("may not tell what was prepared", claim=metadata["name"], error=str(error))
+        log.warning(
+            "not allowed to write the claim's device status",
+            claim=metadata["name"],
+            error=str(error),
+        )
 
 
 def _key(entry: Object) -> Key:
+    """The device's key: driver, pool, name."""
     return entry["driver"], entry["pool"], entry["device"]
 
 
-def _entry(key: Key, reason: str, message: str, made: Made | None, now: float) -> Object:
+def _entry(
+    key: Key, reason: str, message: str, instance: InstanceIdentity | None, now: float
+) -> Object:
+    """The status of one prepared, or failed, device."""
     driver, pool, device = key
     condition: dict[str, Any] = {
         "type": DEVICE_READY,
-        "status": "True" if made is not None else "False",
+        "status": "True" if instance is not None else "False",
         "reason": reason,
         "message": message,
         "lastTransitionTime": rfc3339(now),
@@ -86,14 +101,14 @@ def _entry(key: Key, reason: str, message: str, made: Made | None, now: float) -
         "device": device,
         "conditions": [condition],
     }
-    if made is not None:
-        entry["data"] = {"uuid": made.uuid, "gpuInstance": made.number}
+    if instance is not None:
+        entry["data"] = {"uuid": instance.uuid, "gpuInstance": instance.number}
     return entry
 
 
-def _same(known: Object | None, entry: Object) -> bool:
-    """But for the time."""
-    if known is None or known.get("data") != entry.get("data"):
+def _is_same(current: Object | None, entry: Object) -> bool:
+    """Return True if the two device statuses differ at most in their times."""
+    if current is None or current.get("data") != entry.get("data"):
         return False
-    old, new = ((one.get("conditions") or [{}])[0] for one in (known, entry))
+    old, new = ((status.get("conditions") or [{}])[0] for status in (current, entry))
     return all(old.get(field) == new[field] for field in ("status", "reason", "message"))

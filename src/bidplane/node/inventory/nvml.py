@@ -1,8 +1,8 @@
 """
 This machine's GPUs, from NVIDIA's driver.
 
-What NVML does not say (the PCIe root, on older drivers the NUMA node) is read from sysfs. A card
-that does not know a question is asked no further: its answer is left out, not guessed.
+The PCIe root, and on older drivers the NUMA node, are read from sysfs. A value that the card does
+not support is left out, not guessed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
-from bidplane.core.topology import Gpu, Machine, links_text
+from bidplane.core.devices.topology import Gpu, Machine, links_text
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.inventory.instances import NvmlInstances
@@ -31,20 +31,20 @@ _ARCHITECTURES = {
     10: "Blackwell",
     13: "Rubin",
 }
-_NEAR = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
+_PROXIMITY = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _TO_GPU, _TO_SWITCH = 0, 2
 _LONGEST_PRODUCT = 64  # an attribute's text
-# Errors of the application, not of the card: it goes on to work for others.
+# Errors of the application, not of the card, which keeps working for others.
 _HARMLESS_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 
-class Nvml(Protocol):
+class NvmlInventory(Protocol):
     """The part of NVML that is used: `pynvml`, or a recording of it."""
 
     NVMLError: type[Exception]
     NVML_NVLINK_MAX_LINKS: int
     nvmlEventTypeXidCriticalError: int  # noqa: N815
-    NVML_GPU_INSTANCE_PROFILE_COUNT: int  # and what else `NvmlInstances` asks
+    NVML_GPU_INSTANCE_PROFILE_COUNT: int  # and all that `NvmlInstances` uses
 
     def nvmlInit(self) -> Any: ...  # noqa: N802
     def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
@@ -65,7 +65,7 @@ class Nvml(Protocol):
     def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...  # noqa: N802
     def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetTopologyCommonAncestor(self, one: Any, other: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetTopologyCommonAncestor(self, first: Any, second: Any) -> int: ...  # noqa: N802
     def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
     def nvmlEventSetCreate(self) -> Any: ...  # noqa: N802
     def nvmlDeviceRegisterEvents(self, handle: Any, types: int, set: Any) -> Any: ...  # noqa: N802
@@ -73,18 +73,18 @@ class Nvml(Protocol):
 
 
 class NvmlDevices:
-    """The inventory of this machine, under the name of its node; read anew at every look."""
+    """The inventory of this machine, named after its node; read anew each time."""
 
     def __init__(
         self,
         node: str,
         *,
-        nvml: Nvml | None = None,
+        nvml: NvmlInventory | None = None,
         sysfs: Path = SYSFS,
         taint_degraded: bool = False,
     ) -> None:
         self._node = node
-        self._nvml: Nvml = nvml if nvml is not None else pynvml
+        self._nvml: NvmlInventory = nvml if nvml is not None else pynvml
         self._sysfs = sysfs
         self._taint_degraded = taint_degraded
         self._xids: dict[str, int] = {}  # by UUID, for as long as this process lives
@@ -110,21 +110,25 @@ class NvmlDevices:
         return self._instances
 
     def machine(self) -> Machine:
+        """Read the GPUs and their links."""
         nvml = self._nvml
-        handles = [nvml.nvmlDeviceGetHandleByIndex(at) for at in range(nvml.nvmlDeviceGetCount())]
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
+        ]
         self._watch_xids(handles)
-        gpus = tuple(self._gpu(at, handle) for at, handle in enumerate(handles))
+        gpus = tuple(self._gpu(index, handle) for index, handle in enumerate(handles))
         cuda = self._try(nvml.nvmlSystemGetCudaDriverVersion_v2) or 0
         return Machine(
             name=self._node,
             gpus=gpus,
             nvlinks=self._nvlinks(handles, gpus),
-            near=self._near(handles),
+            near=self._proximity(handles),
             driver=_text(self._try(nvml.nvmlSystemGetDriverVersion) or ""),
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
 
     def _gpu(self, index: int, handle: Any) -> Gpu:
+        """The properties of one GPU."""
         nvml = self._nvml
         uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         bus = _bus(self._try(nvml.nvmlDeviceGetPciInfo, handle))
@@ -153,10 +157,12 @@ class NvmlDevices:
             xid=self._xids.get(uuid, 0),
         )
 
-    # Where it is plugged in.
+    # Position on the PCIe bus.
 
     def _root(self, bus: str) -> str:
-        """`/sys/bus/pci/devices/0000:3b:00.0` points into `/sys/devices/pci0000:3a/…`."""
+        """
+        The PCIe root: `/sys/bus/pci/devices/0000:3b:00.0` points into `/sys/devices/pci0000:3a/…`.
+        """
         try:
             parts = (self._sysfs / bus).resolve(strict=True).parts if bus else ()
         except OSError:
@@ -164,52 +170,57 @@ class NvmlDevices:
         return next((part for part in parts if part.startswith("pci") and ":" in part), "")
 
     def _numa(self, handle: Any, bus: str) -> int:
-        known = self._try(self._nvml.nvmlDeviceGetNumaNodeId, handle)
-        if known is not None:
-            return known
+        """The GPU's NUMA node; -1 if unknown."""
+        node = self._try(self._nvml.nvmlDeviceGetNumaNodeId, handle)
+        if node is not None:
+            return node
         try:
             return int((self._sysfs / bus / "numa_node").read_text())
         except (OSError, ValueError):
             return -1
 
-    # What it is joined to.
+    # Links to other cards.
 
     def _nvlinks(self, handles: Sequence[Any], gpus: Sequence[Gpu]) -> dict[tuple[int, int], int]:
-        """Links from card to card; and through switches, which join every card that has them."""
+        """The number of NVLinks between each two cards; a switch joins all cards linked to it."""
         nvml = self._nvml
         by_bus = {gpu.bus: gpu.index for gpu in gpus}
-        found: dict[tuple[int, int], int] = {}
+        nvlinks: dict[tuple[int, int], int] = {}
         to_switch = [0] * len(handles)
-        for at, handle in enumerate(handles):
+        for index, handle in enumerate(handles):
             for link in range(nvml.NVML_NVLINK_MAX_LINKS):
                 if not self._try(nvml.nvmlDeviceGetNvLinkState, handle, link):
                     continue
                 kind = self._try(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
                 if kind == _TO_SWITCH:
-                    to_switch[at] += 1
+                    to_switch[index] += 1
                     continue
                 remote = self._try(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
                 peer = by_bus.get(_bus(remote))
-                if peer is not None and at < peer:
-                    found[at, peer] = found.get((at, peer), 0) + 1
+                if peer is not None and index < peer:
+                    nvlinks[index, peer] = nvlinks.get((index, peer), 0) + 1
         for a, links in enumerate(to_switch):
             for b in range(a + 1, len(to_switch)):
                 if links and to_switch[b]:
-                    found[a, b] = min(links, to_switch[b])
-        return found
+                    nvlinks[a, b] = min(links, to_switch[b])
+        return nvlinks
 
-    def _near(self, handles: Sequence[Any]) -> dict[tuple[int, int], str]:
-        found = {}
-        for a, one in enumerate(handles):
+    def _proximity(self, handles: Sequence[Any]) -> dict[tuple[int, int], str]:
+        """How close each two GPUs are on the PCIe tree, as `nvidia-smi topo` names it."""
+        proximity = {}
+        for a, handle in enumerate(handles):
             for b in range(a + 1, len(handles)):
-                level = self._try(self._nvml.nvmlDeviceGetTopologyCommonAncestor, one, handles[b])
-                if level in _NEAR:
-                    found[a, b] = _NEAR[level]
-        return found
+                level = self._try(
+                    self._nvml.nvmlDeviceGetTopologyCommonAncestor, handle, handles[b]
+                )
+                if level in _PROXIMITY:
+                    proximity[a, b] = _PROXIMITY[level]
+        return proximity
 
-    # Errors: NVML tells them as events, each once.
+    # Errors: NVML reports them as events, each once.
 
     def _watch_xids(self, handles: Sequence[Any]) -> None:
+        """Record the XID errors reported since the last call."""
         nvml = self._nvml
         if self._events is None:
             self._events = self._try(nvml.nvmlEventSetCreate)
@@ -223,14 +234,15 @@ class NvmlDevices:
         while self._events is not None:
             event = self._try(nvml.nvmlEventSetWait_v2, self._events, 0)
             if event is None:
-                return  # a timeout is an error as well: nothing happened
+                return  # NVML reports a timeout as an error: there was no event
             xid = int(event.eventData)
             if xid and xid not in _HARMLESS_XIDS:
                 self._xids[_text(nvml.nvmlDeviceGetUUID(event.device))] = xid
 
-    def _try(self, ask: Callable[..., T], *arguments: Any) -> T | None:
+    def _try(self, query: Callable[..., T], *arguments: Any) -> T | None:
+        """The query's answer, or None if the card does not support it."""
         try:
-            return ask(*arguments)
+            return query(*arguments)
         except self._nvml.NVMLError:
             return None
 
@@ -240,7 +252,7 @@ def _text(value: Any) -> str:
 
 
 def _bus(info: Any) -> str:
-    """`00000000:3B:00.0` as Linux and Kubernetes write it: `0000:3b:00.0`."""
+    """The bus address `00000000:3B:00.0` as Linux and Kubernetes write it: `0000:3b:00.0`."""
     if info is None:
         return ""
     domain, _, rest = _text(info.busId).lower().partition(":")

@@ -1,10 +1,10 @@
 """
-The MIG instances of one node: made when the first pod that has one starts, unmade when the last
-one has ended.
+The MIG instances of one node: created when the first pod that uses one starts, destroyed when the
+last has ended.
 
-What this node makes, it writes down first: so a new agent knows which instances are its own, makes
-none twice, and leaves none behind. Instances that somebody else made are used where a claim has
-exactly these, and are never unmade.
+What this node creates it records first: so a restarted agent knows its own instances, creates none
+twice, and leaves none behind. Instances that somebody else created are used where a claim names
+exactly these, and are never destroyed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from bidplane.core import mig, migplan, parts
-from bidplane.core.mig import Slot
-from bidplane.core.parts import Key, Part
+from bidplane.core.devices import mig, migdevices, migplan
+from bidplane.core.devices.mig import Slot
+from bidplane.core.devices.migdevices import Key, MigDevice
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
-from bidplane.node.inventory.instances import Instances, Made, carry_out
+from bidplane.node.inventory.instances import InstanceIdentity, Instances, carry_out
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """As it is written down."""
+    """An instance in the record file."""
 
     gpu: str
     profile: str
@@ -39,163 +39,190 @@ class _Record(msgspec.Struct, frozen=True):
 
 
 class Partitions:
+    """Creates MIG instances for the pods that hold them, and destroys those that nobody holds."""
+
     def __init__(self, instances: Instances, *, file: Path | None = None) -> None:
         self._instances = instances
         self._file = file
-        self._lock = asyncio.Lock()  # a card is changed by one at a time
-        self._parts: dict[Key, Part] = {}
-        self._whole: dict[Key, str] = {}  # GPUs that could be cut, by device: their UUID
-        self._ours: dict[Part, set[str]] = {}  # made here, or about to be: who has it
-        self._used: dict[Part, set[str]] = {}  # made by somebody else
-        self.lost: frozenset[Key] = frozenset()  # held, and no longer there
+        self._lock = asyncio.Lock()  # one change of a GPU at a time
+        self._parts: dict[Key, MigDevice] = {}
+        self._gpu_uuids: dict[Key, str] = {}  # the UUIDs of GPUs with MIG, by device
+        self._own_holders: dict[
+            MigDevice, set[str]
+        ] = {}  # holders of instances that we made, or will
+        self._foreign_holders: dict[
+            MigDevice, set[str]
+        ] = {}  # holders of instances that somebody else made
+        self.lost: frozenset[Key] = frozenset()  # held instances that no longer exist
         if file is not None and file.exists():
-            for one in msgspec.json.decode(file.read_bytes(), type=list[_Record]):
-                self._ours[Part(one.gpu, Slot(one.profile, one.start))] = set(one.holders)
+            for record in msgspec.json.decode(file.read_bytes(), type=list[_Record]):
+                self._own_holders[MigDevice(record.gpu, Slot(record.profile, record.start))] = set(
+                    record.holders
+                )
 
     def __repr__(self) -> str:
-        held = ", ".join(
+        instances = ", ".join(
             f"{part.gpu} {part.slot.profile}@{part.slot.start}×{len(holders)}"
-            for part, holders in sorted(self._ours.items(), key=lambda item: repr(item[0]))
+            for part, holders in sorted(self._own_holders.items(), key=lambda item: repr(item[0]))
         )
-        return f"<Partitions {held or 'none'}>"
+        return f"<Partitions {instances or 'none'}>"
 
     def slices_are(self, slices: Sequence[Object]) -> None:
-        """What the node publishes: which of its devices are parts, and of what."""
-        self._parts = parts.of_slices(slices)
-        cut = {part.gpu for part in self._parts.values()}
-        self._whole = {
-            (one["spec"]["driver"], one["spec"]["pool"]["name"], device["name"]): uuid
-            for one in slices
-            for device in one["spec"].get("devices") or ()
-            if (uuid := device.get("attributes", {}).get("uuid", {}).get("string")) in cut
+        """Set the node's published slices, which list the MIG devices and their GPUs."""
+        self._parts = migdevices.of_slices(slices)
+        partitioned = {part.gpu for part in self._parts.values()}
+        self._gpu_uuids = {
+            (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): uuid
+            for slice_ in slices
+            for device in slice_["spec"].get("devices") or ()
+            if (uuid := device.get("attributes", {}).get("uuid", {}).get("string")) in partitioned
         }
 
     def concern(self, keys: Iterable[Key]) -> bool:
-        """Whether anything is to be made, or made whole, for these devices."""
-        return any(key in self._parts or key in self._whole for key in keys)
-
-    async def take(self, holder: str, keys: Collection[Key]) -> dict[Key, Made]:
         """
-        The instances among these devices, there and held. May be repeated.
+        Return True if one of these devices is a MIG instance, or a GPU that may be partitioned.
+        """
+        return any(key in self._parts or key in self._gpu_uuids for key in keys)
 
-        Raises `UserError` in the card's words; then nothing new is held.
+    async def take(self, holder: str, keys: Collection[Key]) -> dict[Key, InstanceIdentity]:
+        """
+        Ensure that the instances among these devices exist and are held. May be repeated.
+
+        Raises `UserError` with the driver's message; then nothing new is held.
         """
         if not self.concern(keys):
             return {}
         async with self._lock:
-            wanted = {key: self._parts[key] for key in keys if key in self._parts}
-            fresh = [part for part in wanted.values() if holder not in self._holders(part)]
+            requested = {key: self._parts[key] for key in keys if key in self._parts}
+            newly_held = [part for part in requested.values() if holder not in self._holders(part)]
             try:
                 for key in keys:
-                    if key in self._whole:
-                        await self._call(lambda gpu=self._whole[key]: self._make_whole(gpu))  # type: ignore[misc]
-                for part in wanted.values():
-                    await self._call(lambda part=part: self._make(part, holder))  # type: ignore[misc]
+                    if key in self._gpu_uuids:
+                        await self._call(lambda gpu=self._gpu_uuids[key]: self._ensure_whole(gpu))  # type: ignore[misc]
+                for part in requested.values():
+                    await self._call(lambda part=part: self._ensure_instance(part, holder))  # type: ignore[misc]
                 return {
                     key: await self._call(
                         lambda part=part: self._instances.made(part.gpu, part.slot)  # type: ignore[misc]
                     )
-                    for key, part in wanted.items()
+                    for key, part in requested.items()
                 }
             except UserError:
-                for part in fresh:
-                    self._let_go(part, holder)
-                await self._call(self._clean)
+                for part in newly_held:
+                    self._drop_holder(part, holder)
+                await self._call(self._destroy_unheld)
                 raise
 
     async def leave(self, holder: str) -> None:
-        """Whoever it was has ended; what nobody has any more is unmade."""
-        held = [part for part in (*self._ours, *self._used) if holder in self._holders(part)]
-        if held:
+        """Drop all instances of a holder that has ended; destroy those that nobody holds."""
+        parts_held = [
+            part
+            for part in (*self._own_holders, *self._foreign_holders)
+            if holder in self._holders(part)
+        ]
+        if parts_held:
             async with self._lock:
-                for part in held:
-                    self._let_go(part, holder)
-                await self._call(self._clean)
+                for part in parts_held:
+                    self._drop_holder(part, holder)
+                await self._call(self._destroy_unheld)
 
     async def keep_only(self, holders: Collection[str]) -> None:
-        """Of all that were ever held, only what these have: after a restart, and now and then."""
+        """Drop all other holders: after a restart, and from time to time."""
         async with self._lock:
-            for known in (*self._ours.values(), *self._used.values()):
-                known &= set(holders)
-            await self._call(self._clean)
+            for current_holders in (*self._own_holders.values(), *self._foreign_holders.values()):
+                current_holders &= set(holders)
+            await self._call(self._destroy_unheld)
             self.lost = await self._call(self._missing)
 
     # With the lock held.
 
     async def _call(self, work: Callable[[], T]) -> T:
+        """Call NVML, in a thread if it may block."""
         return await asyncio.to_thread(work) if self._instances.blocks else work()
 
-    def _holders(self, part: Part) -> set[str]:
-        return self._ours.get(part) or self._used.get(part) or set()
+    def _holders(self, part: MigDevice) -> set[str]:
+        """The holders of an instance."""
+        return self._own_holders.get(part) or self._foreign_holders.get(part) or set()
 
-    def _let_go(self, part: Part, holder: str) -> None:
-        for known in (self._ours, self._used):
-            known.get(part, set()).discard(holder)
+    def _drop_holder(self, part: MigDevice, holder: str) -> None:
+        """Remove a holder of an instance."""
+        for holders_by_part in (self._own_holders, self._foreign_holders):
+            holders_by_part.get(part, set()).discard(holder)
 
-    def _make(self, part: Part, holder: str) -> None:
-        """There, and held; written down before it is made."""
-        there = self._instances.current(part.gpu)
-        if part.slot in there and part not in self._ours:
-            self._used.setdefault(part, set()).add(holder)
+    def _ensure_instance(self, part: MigDevice, holder: str) -> None:
+        """Create and hold the instance; it is recorded before it is made."""
+        current = self._instances.current(part.gpu)
+        if part.slot in current and part not in self._own_holders:
+            self._foreign_holders.setdefault(part, set()).add(holder)
             return
-        self._ours.setdefault(part, set()).add(holder)
+        self._own_holders.setdefault(part, set()).add(holder)
         self._save()
-        if part.slot in there:
+        if part.slot in current:
             return
         unheld = self._unheld(part.gpu)
-        wanted = [*(slot for slot in there if slot not in unheld), part.slot]
+        slots = [*(slot for slot in current if slot not in unheld), part.slot]
         try:
             plan = migplan.changes(
-                {part.gpu: there}, {part.gpu: wanted}, self._instances.card(part.gpu)
+                {part.gpu: current}, {part.gpu: slots}, self._instances.card(part.gpu)
             )
         except mig.BadGeometry as error:
             raise UserError(
-                f"{part.slot.profile} at {part.slot.start} cannot be made: {error}; what is in the"
-                " way was not made by this node: see nvidia-smi mig -lgi"
+                f"{part.slot.profile} at {part.slot.start} cannot be made: {error}; the instances"
+                " in the way were not made by this node: see nvidia-smi mig -lgi"
             ) from error
         carry_out(self._instances, plan)
 
-    def _make_whole(self, gpu: str) -> None:
+    def _ensure_whole(self, gpu: str) -> None:
+        """Destroy the GPU's unheld instances and turn MIG off."""
         for slot in self._unheld(gpu) & set(self._instances.current(gpu)):
             self._instances.destroy(gpu, slot)
         self._instances.join(gpu)
 
     def _unheld(self, gpu: str) -> set[Slot]:
+        """Our instances of a GPU that nobody holds."""
         return {
-            part.slot for part, holders in self._ours.items() if part.gpu == gpu and not holders
+            part.slot
+            for part, holders in self._own_holders.items()
+            if part.gpu == gpu and not holders
         }
 
-    def _clean(self) -> None:
-        """What this node made and nobody has goes; what a card does not let go of, later."""
-        for part in [part for part, holders in self._ours.items() if not holders]:
+    def _destroy_unheld(self) -> None:
+        """
+        Destroy our instances that nobody holds; one that the GPU does not release is tried later.
+        """
+        for part in [part for part, holders in self._own_holders.items() if not holders]:
             try:
                 if part.slot in self._instances.current(part.gpu):
                     self._instances.destroy(part.gpu, part.slot)
-                del self._ours[part]
+                del self._own_holders[part]
             except UserError as error:
-                log.warning("an instance stays for now", part=repr(part), error=str(error))
-        self._used = {part: holders for part, holders in self._used.items() if holders}
+                log.warning("cannot destroy an instance yet", part=repr(part), error=str(error))
+        self._foreign_holders = {
+            part: holders for part, holders in self._foreign_holders.items() if holders
+        }
         self._save()
 
     def _missing(self) -> frozenset[Key]:
+        """The held instances that no longer exist."""
         names = {part: key for key, part in self._parts.items()}
-        found: set[Key] = set()
-        for part in (*self._ours, *self._used):
+        missing: set[Key] = set()
+        for part in (*self._own_holders, *self._foreign_holders):
             try:
-                there = part.slot in self._instances.current(part.gpu)
+                exists = part.slot in self._instances.current(part.gpu)
             except UserError:
-                there = False  # the card itself is gone
-            if not there and part in names:
-                found.add(names[part])
-        return frozenset(found)
+                exists = False  # the card itself is gone
+            if not exists and part in names:
+                missing.add(names[part])
+        return frozenset(missing)
 
     def _save(self) -> None:
+        """Write our instances to the record file, atomically."""
         if self._file is None:
             return
-        made = [
+        records = [
             _Record(part.gpu, part.slot.profile, part.slot.start, sorted(holders))
-            for part, holders in self._ours.items()
+            for part, holders in self._own_holders.items()
         ]
-        fresh = self._file.with_name(self._file.name + ".new")
-        fresh.write_bytes(msgspec.json.encode(made))
-        fresh.rename(self._file)
+        new_file = self._file.with_name(self._file.name + ".new")
+        new_file.write_bytes(msgspec.json.encode(records))
+        new_file.rename(self._file)

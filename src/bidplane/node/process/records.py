@@ -1,12 +1,12 @@
 """
-A pod's folder on the node: what was started, and what became of it.
+A pod's folder on the node: the record of its containers and their ends.
 
     UID/pod.json                   the pod, as the API had it last
     UID/run.json                   where its life is, and its address
     UID/volumes/NAME/              volumes that live and end with the pod
     UID/containers/NAME/N/         the N-th time a container was started; see `shim`
 
-Nothing else remembers anything: an agent that starts reads this and goes on.
+This is the only state: a restarted agent reads it and continues.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any
 
 import msgspec
 
-from bidplane.core.pods.life import Halt, Run, Stage
+from bidplane.core.pods.life import ContainerRun, Halt, PodStage
 from bidplane.kube.client import Object
-from bidplane.node.process import tmpfs
-from bidplane.node.process.lineage import start_time
+from bidplane.node.process.container.lineage import start_time
+from bidplane.node.process.volumes import tmpfs
 
 _LONGEST_MESSAGE = 4096
 _LOST = "The container could not be located when the node looked for it"
 
 
 class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
-    stage: Stage = Stage.PREPARING
+    stage: PodStage = PodStage.PREPARING
     start_time: float | None = None
     address: str = ""
     uid: int | None = None  # the system's user it runs as
     halt: Halt | None = None
 
 
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Who was started, as the shim wrote it down."""
+class StartRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that a shim started, as it recorded it."""
 
     boot: str
     shim: int
@@ -51,7 +51,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt:
-    """One time a container was started."""
+    """One start of a container, and its folder."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.folder = folder
@@ -61,7 +61,7 @@ class Attempt:
         self.folder.mkdir(parents=True, exist_ok=True)
         order = {"ordered": ordered, "backoff": backoff}
         _write(self.folder / "order.json", msgspec.json.encode(order))
-        # Whoever the container is: it writes its last words here.
+        # The container writes its termination message here, under any user.
         for folder in (self.folder, self.folder.parent):
             folder.chmod(0o711)
         self.message_file.touch()
@@ -71,12 +71,12 @@ class Attempt:
     def message_file(self) -> Path:
         return self.folder / "termination-log"
 
-    def begun(self) -> bool:
-        """Whether anything was, or is being, started in it."""
+    def is_begun(self) -> bool:
+        """Return true if a shim has begun to start the container."""
         return (self.folder / "begun").exists()
 
-    def supervised(self) -> bool:
-        """Whether its shim lives."""
+    def is_supervised(self) -> bool:
+        """Return true if the shim is running: it holds the lock."""
         try:
             with (self.folder / "lock").open("rb") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,12 +86,12 @@ class Attempt:
             return True
         return False
 
-    def state(self) -> State | None:
+    def state(self) -> StartRecord | None:
         lines = _lines(self.folder / "state")
         if not lines:
             return None
         pid, pid_start = lines["pid"].split(" ")
-        return State(
+        return StartRecord(
             boot=lines["boot"],
             shim=int(lines["shim"].split(" ")[0]),
             pid=int(pid),
@@ -101,13 +101,13 @@ class Attempt:
         )
 
     def mark_failed(self, code: int, reason: str, message: str, at: float) -> None:
-        """It could not be started: as if it had, and ended at once."""
+        """Record that the container could not be started, as a run that ended at once."""
         failed = {"code": code, "reason": reason, "message": message, "at": at}
         _write(self.folder / "failed.json", msgspec.json.encode(failed))
 
-    def run(self) -> Run:
+    def run(self) -> ContainerRun:
         order = msgspec.json.decode((self.folder / "order.json").read_bytes())
-        run = Run(attempt=self.number, ordered=order["ordered"], backoff=order["backoff"])
+        run = ContainerRun(attempt=self.number, ordered=order["ordered"], backoff=order["backoff"])
         if (self.folder / "failed.json").exists():
             failed = msgspec.json.decode((self.folder / "failed.json").read_bytes())
             return msgspec.structs.replace(
@@ -125,7 +125,7 @@ class Attempt:
             return self._ended(run, ended)
         return run
 
-    def _ended(self, run: Run, ended: dict[str, str]) -> Run:
+    def _ended(self, run: ContainerRun, ended: dict[str, str]) -> ContainerRun:
         code = int(ended["code"])
         reason, message = "", self._message()
         if (self.folder / "problem").exists():
@@ -142,8 +142,8 @@ class Attempt:
             message=message,
         )
 
-    def lost(self, at: float) -> None:
-        """Its supervisor died without a word (or the machine did): nobody knows how it ended."""
+    def mark_lost(self, at: float) -> None:
+        """Record that the shim or the machine died, so that the exit code is unknown."""
         self.mark_failed(137, "ContainerStatusUnknown", _LOST, at)
 
     def _message(self) -> str:
@@ -153,14 +153,14 @@ class Attempt:
         except OSError:
             return ""
 
-    def last_words(self) -> str:
-        """For `terminationMessagePolicy: FallbackToLogsOnError`: the end of the log."""
+    def log_tail(self) -> str:
+        """Return the end of the log, for `terminationMessagePolicy: FallbackToLogsOnError`."""
         logs = sorted(self.folder.glob("*.log"), key=lambda path: int(path.stem))
         if not logs:
             return ""
         lines = logs[-1].read_bytes().splitlines()[-80:]
-        said = b"\n".join(line.split(b" ", 3)[-1] for line in lines)
-        return said[-2048:].decode(errors="replace")
+        text = b"\n".join(line.split(b" ", 3)[-1] for line in lines)
+        return text[-2048:].decode(errors="replace")
 
 
 class PodFolder:
@@ -170,13 +170,22 @@ class PodFolder:
         self.volumes = self.path / "volumes"
 
     def create(self) -> None:
-        # Others may pass through, to volumes that are theirs; nobody may list.
+        # Other users may pass through to their volumes; nobody may list.
         for folder in (self.path, self.volumes, self.path / "containers"):
-            folder.mkdir(parents=True, exist_ok=True)
-            folder.chmod(0o711)
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                folder.chmod(0o711)
+
+    def close_to_others(self, user: int | None) -> None:
+        """Let only the pod's user pass through the folder; with None, only our own user."""
+        if user is None:
+            self.path.chmod(0o700)
+            return
+        os.chown(self.path, -1, user)
+        self.path.chmod(0o710)
 
     def containers(self) -> list[Path]:
-        """The folder of each container that was ever started."""
+        """Return the folder of each container that was ever started."""
         try:
             return sorted((self.path / "containers").iterdir())
         except FileNotFoundError:
@@ -193,7 +202,7 @@ class PodFolder:
         return pod
 
     def write_hosts(self, text: str) -> Path:
-        """Its /etc/hosts. In place: containers see this file, not whatever has its name later."""
+        """Write the pod's /etc/hosts, in place: containers have this very file mounted."""
         path = self.path / "hosts"
         if not path.exists() or path.read_text() != text:
             with path.open("r+" if path.exists() else "w") as file:
@@ -215,13 +224,13 @@ class PodFolder:
         return Attempt(self.path / "containers" / container / str(number), number)
 
     def attempts(self, container: str) -> list[Attempt]:
-        """All that are kept, the oldest first."""
+        """Return the stored attempts of a container, oldest first."""
         folder = self.path / "containers" / container
         numbers = sorted(int(path.name) for path in folder.iterdir()) if folder.exists() else []
-        found = [self.attempt(container, number) for number in numbers]
-        return [one for one in found if (one.folder / "order.json").exists()]
+        attempts = [self.attempt(container, number) for number in numbers]
+        return [attempt for attempt in attempts if (attempt.folder / "order.json").exists()]
 
-    def forget_old(self, container: str, keep: int = 2) -> None:
+    def remove_old_attempts(self, container: str, keep: int = 2) -> None:
         for old in self.attempts(container)[:-keep]:
             shutil.rmtree(old.folder, ignore_errors=True)
 
@@ -233,7 +242,7 @@ class PodFolder:
 
 
 class Notes:
-    """A pod's record; written down whenever it changes."""
+    """A pod's record, saved whenever it changes."""
 
     def __init__(self, folder: PodFolder) -> None:
         self._folder = folder
@@ -246,15 +255,16 @@ class Notes:
             self._folder.save(changed)
 
 
-def known_pods(root: Path) -> list[PodFolder]:
+def pod_folders(root: Path) -> list[PodFolder]:
+    """Return the folders of all pods that were not removed."""
     if not root.exists():
         return []
     folders = [PodFolder(root, path.name) for path in sorted(root.iterdir()) if path.is_dir()]
     return [folder for folder in folders if (folder.path / "pod.json").exists()]
 
 
-def remove_remains(root: Path) -> None:
-    """What is left of pods whose removal was cut short: nothing of them ran any more."""
+def remove_leftovers(root: Path) -> None:
+    """Remove the folders of pods whose removal was interrupted; none of them runs."""
     for path in root.iterdir() if root.exists() else ():
         if path.is_dir() and not (path / "pod.json").exists():
             PodFolder(root, path.name).remove()
@@ -273,8 +283,8 @@ def _lines(path: Path) -> dict[str, str]:
 
 
 def _write(path: Path, content: bytes) -> None:
-    fresh = path.with_name(path.name + ".new")
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-    fresh.rename(path)
+    temporary.rename(path)

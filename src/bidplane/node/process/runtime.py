@@ -1,6 +1,4 @@
-"""
-All pods of one node, run as processes: for the agent, and for the kubelet's server.
-"""
+"""All pods of one node, run as processes: for the agent, and for the kubelet's server."""
 
 from __future__ import annotations
 
@@ -9,25 +7,26 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 
 import structlog
 
-from bidplane.core.pods.life import Run
+from bidplane.core.pods.life import ContainerRun
 from bidplane.errors import ApiError, NotFound
-from bidplane.kube.client import Client, EventType, Object
+from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 from bidplane.node.api import ExecSession, LogOptions
 from bidplane.node.inventory.partitions import Partitions
-from bidplane.node.process import declared, printed
-from bidplane.node.process.addresses import Place
-from bidplane.node.process.measuring import Meter
-from bidplane.node.process.records import Attempt, known_pods, remove_remains
-from bidplane.node.process.runs import Launcher
-from bidplane.node.process.sessions import Attached, Executed
-from bidplane.node.process.settings import Settings
+from bidplane.node.process.container.container import Unit
+from bidplane.node.process.container.sessions import Attached, Executed
+from bidplane.node.process.container.shims import Launcher
+from bidplane.node.process.logs import reader
+from bidplane.node.process.network.addresses import PodNetwork
+from bidplane.node.process.records import Attempt, pod_folders, remove_leftovers
+from bidplane.node.process.sandbox.users import Users
+from bidplane.node.process.settings import ProcessSettings
 from bidplane.node.process.supplies import Supplies, TokenClient
-from bidplane.node.process.unit import Unit
-from bidplane.node.process.users import Users
-from bidplane.node.process.worker import Worker
+from bidplane.node.process.usage import declared
+from bidplane.node.process.usage.summary import UsageMeter
+from bidplane.node.process.worker import PodWorker
 from bidplane.telemetry.model import Counters
 
 _TIDY_SECONDS = 30.0
@@ -36,13 +35,13 @@ log = structlog.get_logger(__name__)
 
 
 class ProcessRuntime:
-    """A `node.api.PodRuntime`. `run()` works until cancelled; the processes work on."""
+    """A `node.api.PodRuntime`. `run()` runs until cancelled; the pods' processes continue."""
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         pods: Informer,
-        settings: Settings,
+        settings: ProcessSettings,
         *,
         tokens: TokenClient | None,
         partitions: Partitions | None = None,
@@ -60,29 +59,29 @@ class ProcessRuntime:
         self._recorder = Recorder("kubelet", clock=clock)
         self._launcher = Launcher()
         self._users = Users(settings.pods)
-        self._workers: dict[str, Worker] = {}
+        self._workers: dict[str, PodWorker] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self.meter = Meter(settings, self._workers.values, clock=clock)
+        self.meter = UsageMeter(settings, self._workers.values, clock=clock)
         pods.on_change(self._changed)
 
     def __repr__(self) -> str:
         return f"<ProcessRuntime {self.settings.node} {len(self._workers)} pods>"
 
     async def run(self) -> None:
-        """Find again what runs, then follow the API."""
+        """Adopt the pods that run, then follow the API."""
         self.settings.pods.mkdir(parents=True, exist_ok=True)
         for folder in (self.settings.state, self.settings.pods):
             folder.chmod(0o711)
-        remove_remains(self.settings.pods)
+        remove_leftovers(self.settings.pods)
         self._launcher.prepare()
         try:
             await self._informer.synced.wait()
-            known = {pod["metadata"]["uid"]: pod for pod in self._informer.items()}
-            for kept in known_pods(self.settings.pods):
-                if kept.uid not in known:
-                    # Deleted while nobody looked: it ends now.
-                    self._adopt(kept.pod()).vanished()
-            for pod in known.values():
+            pods_by_uid = {pod["metadata"]["uid"]: pod for pod in self._informer.items()}
+            for pod_folder in pod_folders(self.settings.pods):
+                if pod_folder.uid not in pods_by_uid:
+                    # Deleted while the node was down: it ends now.
+                    self._adopt(pod_folder.pod()).mark_absent()
+            for pod in pods_by_uid.values():
                 self._adopt(pod)
             while True:
                 if self._partitions is not None:
@@ -95,7 +94,7 @@ class ProcessRuntime:
             self._launcher.close()
 
     def devices_are(self, present: Mapping[tuple[str, str, str], str]) -> None:
-        """The inventory, read again: what vanished is told to whoever holds it."""
+        """Set the node's devices; wake the workers, which report lost ones."""
         if present != self.present:
             self.present = present
             for worker in self._workers.values():
@@ -108,17 +107,17 @@ class ProcessRuntime:
         worker = self._workers.get(uid)
         if event == "DELETED":
             if worker is not None:
-                worker.vanished()
+                worker.mark_absent()
         elif worker is not None:
             worker.update(pod)
         else:
             self._adopt(pod)
 
-    def _adopt(self, pod: Object) -> Worker:
+    def _adopt(self, pod: Object) -> PodWorker:
         uid = pod["metadata"]["uid"]
         if uid in self._workers:
             return self._workers[uid]
-        worker = Worker(
+        worker = PodWorker(
             pod,
             client=self._client,
             settings=self.settings,
@@ -132,24 +131,24 @@ class ProcessRuntime:
         self._workers[uid] = worker
         task = asyncio.create_task(worker.run())
         self._tasks[uid] = task
-        task.add_done_callback(lambda done: self._over(uid, done))
+        task.add_done_callback(lambda done: self._worker_ended(uid, done))
         return worker
 
-    def _over(self, uid: str, task: asyncio.Task[None]) -> None:
+    def _worker_ended(self, uid: str, task: asyncio.Task[None]) -> None:
         self._workers.pop(uid, None)
         self._tasks.pop(uid, None)
         if not task.cancelled() and task.exception() is not None:
             log.error("a pod's worker ended", uid=uid, exc_info=task.exception())
 
-    def run_of(self, uid: str, container: str) -> Run | None:
-        """The newest run of a pod's container."""
+    def run_of(self, uid: str, container: str) -> ContainerRun | None:
+        """Return the newest run of a pod's container."""
         worker = self._workers.get(uid)
         return worker.units[container].run if worker is not None else None
 
     # For the kubelet's server.
 
     def declared(self, slices: Sequence[Object]) -> list[Counters]:
-        """What can be told of devices that nothing reads."""
+        """Return the counters of declared devices, which no driver measures."""
         return declared.counters(slices, self._workers.values(), at=self._clock.now())
 
     def pods(self) -> list[Object]:
@@ -169,7 +168,7 @@ class ProcessRuntime:
         unit = worker.units.get(container)
         if unit is None:
             name = pod["metadata"]["name"]
-            raise _bad(f"container {container} is not valid for pod {name}")
+            raise _bad_request(f"container {container} is not valid for pod {name}")
         return unit
 
     async def logs(self, pod: Object, container: str, options: LogOptions) -> AsyncIterator[bytes]:
@@ -180,25 +179,27 @@ class ProcessRuntime:
             run = unit.run
             return unit.attempt is attempt and run is not None and run.running
 
-        return printed.read(attempt.folder, options, running=running, clock=self._clock)
+        return reader.read(attempt.folder, options, running=running, clock=self._clock)
 
     def _attempt(self, pod: Object, unit: Unit, *, previous: bool) -> Attempt:
         name = pod["metadata"]["name"]
         worker = self._workers[pod["metadata"]["uid"]]
         if unit.attempt is None:
-            raise _bad(f'container "{unit.name}" in pod "{name}" is waiting to start')
+            raise _bad_request(f'container "{unit.name}" in pod "{name}" is waiting to start')
         if not previous:
             return unit.attempt
         attempts = worker.folder.attempts(unit.name)
         if len(attempts) < 2:
-            raise _bad(f'previous terminated container "{unit.name}" in pod "{name}" not found')
+            raise _bad_request(
+                f'previous terminated container "{unit.name}" in pod "{name}" not found'
+            )
         return attempts[-2]
 
     async def exec(
         self, pod: Object, container: str, argv: Sequence[str], *, stdin: bool, tty: bool
     ) -> ExecSession:
         unit = self._running(pod, container)
-        await unit.settled()
+        await unit.wait_joinable()
         try:
             return await Executed.start(
                 unit.command(argv, stdin=stdin, tty=tty), stdin=stdin, tty=tty
@@ -211,7 +212,9 @@ class ProcessRuntime:
         assert unit.attempt is not None
         takes = bool(unit.spec.get("stdin") or unit.spec.get("tty"))
         if stdin and not takes:
-            raise _bad(f"container {container} does not take stdin: set stdin: true in its spec")
+            raise _bad_request(
+                f"container {container} does not take stdin: set stdin: true in its spec"
+            )
         attempt = unit.attempt
         code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -223,13 +226,13 @@ class ProcessRuntime:
                 code.set_result(attempt.run().exit_code)
             return False
 
-        output = printed.attached(attempt.folder, running=running, clock=self._clock)
+        output = reader.follow_output(attempt.folder, running=running, clock=self._clock)
         return Attached(attempt.folder / "control" if takes else None, output, code)
 
     def _running(self, pod: Object, container: str) -> Unit:
         unit = self._unit(pod, container)
         if unit.run is None or not unit.run.running or unit.run.started is None:
-            raise _bad(f"container {container} is not running")
+            raise _bad_request(f"container {container} is not running")
         return unit
 
     async def connect(
@@ -238,11 +241,11 @@ class ProcessRuntime:
         worker = self._workers.get(pod["metadata"]["uid"])
         address = ((worker.pod if worker else pod).get("status") or {}).get("podIP")
         if worker is None or not address:
-            raise _bad(f"pod {pod['metadata']['name']} has no address")
+            raise _bad_request(f"pod {pod['metadata']['name']} has no address")
         network = self.settings.network
         uid = pod["metadata"]["uid"]
         if pod["spec"].get("hostNetwork"):
-            place = Place(self.settings.host_ip)
+            place = PodNetwork(self.settings.host_ip)
             return await asyncio.open_connection(place.address, port)
         try:
             return await network.connect(network.find(uid, address), port)
@@ -253,5 +256,5 @@ class ProcessRuntime:
             ) from error
 
 
-def _bad(message: str) -> ApiError:
+def _bad_request(message: str) -> ApiError:
     return ApiError(message, code=400, reason="BadRequest")

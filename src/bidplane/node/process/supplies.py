@@ -1,9 +1,8 @@
-"""
-What a pod needs before it can start: objects it names, tokens, claimed devices, volumes.
-"""
+"""The needs of a pod before it can start: referenced objects, tokens, devices, volumes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,26 +10,29 @@ from typing import Any, Protocol
 
 import msgspec
 
+from bidplane.api import labels
 from bidplane.api.kinds import (
     CONFIG_MAP,
+    NAMESPACE,
     PERSISTENT_VOLUME,
     RESOURCE_CLAIM,
     VOLUME_CLAIM,
 )
+from bidplane.core.hosting.references import TokenWish, references, wishes_of
+from bidplane.core.hosting.translation import origin
 from bidplane.core.pods import spec as specs
 from bidplane.core.pods.environment import ConfigError, Facts, Sources
 from bidplane.core.pods.files import MADE_FROM_OBJECTS, files
-from bidplane.core.references import TokenWish, references, wishes_of
-from bidplane.core.translation import origin
-from bidplane.errors import NotFound, UserError
-from bidplane.kube.client import Client, Object
+from bidplane.errors import ApiError, NotFound, UserError
+from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, parse_rfc3339
 from bidplane.node.inventory import claimstatus
 from bidplane.node.inventory.partitions import Partitions
-from bidplane.node.process import mounts
-from bidplane.node.process.mounts import Declared, Source
 from bidplane.node.process.records import PodFolder
+from bidplane.node.process.volumes import mounts
+from bidplane.node.process.volumes.mounts import Declared, VolumeSource
 
+_UID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _RENEW_AT = 0.8  # of a token's life, as the kubelet does
 
 
@@ -39,11 +41,11 @@ Present = Mapping[tuple[str, str, str], str]  # the node's devices, and their UU
 
 class TokenClient(Protocol):
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
-        """A TokenRequest, answered."""
+        """Return the TokenRequest with its token."""
 
 
-class Device(msgspec.Struct, frozen=True):
-    claim: str  # as the pod calls it
+class ClaimedDevice(msgspec.Struct, frozen=True):
+    claim: str  # its name in the pod
     request: str
     driver: str
     pool: str
@@ -56,11 +58,11 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class Supplies:
-    """For all pods of a node."""
+    """Fetches what pods need: objects, devices, volumes and tokens, for all pods of a node."""
 
     def __init__(
         self,
-        client: Client,
+        client: KubeClient,
         tokens: TokenClient | None,
         declared: Declared,
         *,
@@ -72,26 +74,30 @@ class Supplies:
         self._tokens = tokens
         self._declared = declared
         self._clock = clock
-        self._known: dict[tuple[str, TokenWish], tuple[str, float]] = {}  # token, renew at
+        self._token_cache: dict[tuple[str, TokenWish], tuple[str, float]] = {}  # token, renew at
 
     async def sources(self, pod: Object) -> Sources:
+        """Return the ConfigMaps and Secrets that the pod refers to; None for a missing one."""
         maps: dict[str, Object | None] = {}
         secrets: dict[str, Object | None] = {}
-        for one in references(pod):
-            found = maps if one.kind == CONFIG_MAP else secrets
+        for reference in references(pod):
+            objects = maps if reference.kind == CONFIG_MAP else secrets
             try:
-                obj = await self._client.get(one.kind, one.name, pod["metadata"]["namespace"])
-                found[one.name] = {**obj, "kind": one.kind.kind}
+                obj = await self._client.get(
+                    reference.kind, reference.name, pod["metadata"]["namespace"]
+                )
+                objects[reference.name] = {**obj, "kind": reference.kind.kind}
             except NotFound:
-                found[one.name] = None
+                objects[reference.name] = None
         return Sources(config_maps=maps, secrets=secrets)
 
-    async def devices(self, pod: Object) -> list[Device]:
+    async def devices(self, pod: Object) -> list[ClaimedDevice]:
         """
-        What was allocated to the pod's claims, MIG instances made; raises `ConfigError` while
-        it was not, or they cannot be.
+        Return the devices allocated to the pod's claims, with their MIG instances created.
+
+        Raises `ConfigError` while a claim is not allocated, or if an instance cannot be created.
         """
-        found: list[Device] = []
+        devices: list[ClaimedDevice] = []
         claims: list[Object] = []
         for name, claim in specs.claim_names(pod).items():
             if not claim:
@@ -105,22 +111,22 @@ class Supplies:
                 raise ConfigError(f'the ResourceClaim "{claim}" is not allocated')
             claims.append(obj)
             for result in (allocation.get("devices") or {}).get("results") or ():
-                # A request with alternatives is told as REQUEST/ALTERNATIVE.
+                # The result of a request with alternatives names it REQUEST/ALTERNATIVE.
                 request = result["request"].partition("/")[0]
-                found.append(
-                    Device(name, request, result["driver"], result["pool"], result["device"])
+                devices.append(
+                    ClaimedDevice(name, request, result["driver"], result["pool"], result["device"])
                 )
-        return await self._with_instances(pod["metadata"]["uid"], found, claims)
+        return await self._with_instances(pod["metadata"]["uid"], devices, claims)
 
     async def _with_instances(
-        self, uid: str, devices: list[Device], claims: Sequence[Object]
-    ) -> list[Device]:
+        self, uid: str, devices: list[ClaimedDevice], claims: Sequence[Object]
+    ) -> list[ClaimedDevice]:
         keys = [device.key for device in devices]
         if self._partitions is None or not self._partitions.concern(keys):
             return devices
         now = self._clock.now()
         try:
-            made = await self._partitions.take(uid, keys)
+            instances = await self._partitions.take(uid, keys)
         except UserError as error:
             for claim in claims:
                 await claimstatus.tell(
@@ -128,10 +134,10 @@ class Supplies:
                 )
             raise ConfigError(str(error)) from error
         for claim in claims:
-            await claimstatus.tell(self._client, claim, made, now=now)
+            await claimstatus.tell(self._client, claim, instances, now=now)
         return [
-            msgspec.structs.replace(device, uuid=made[device.key].uuid)
-            if device.key in made
+            msgspec.structs.replace(device, uuid=instances[device.key].uuid)
+            if device.key in instances
             else device
             for device in devices
         ]
@@ -143,19 +149,19 @@ class Supplies:
         sources: Sources,
         facts: Facts,
         owner: int | None,
-    ) -> dict[str, Source]:
-        """Every volume of the pod, there; raises `ConfigError` that names the one that is not."""
-        found = {}
+    ) -> dict[str, VolumeSource]:
+        """Create or find every volume of the pod; raises `ConfigError` that names a missing one."""
+        sources_by_name = {}
         for volume in pod["spec"].get("volumes") or ():
             try:
-                found[volume["name"]] = await self._volume(
+                sources_by_name[volume["name"]] = await self._volume(
                     pod, volume, folder.volumes / volume["name"], sources, facts, owner
                 )
             except ConfigError as error:
                 raise ConfigError(
                     f'MountVolume.SetUp failed for volume "{volume["name"]}" : {error}'
                 ) from error
-        return found
+        return sources_by_name
 
     async def _volume(
         self,
@@ -165,31 +171,36 @@ class Supplies:
         sources: Sources,
         facts: Facts,
         owner: int | None,
-    ) -> Source:
+    ) -> VolumeSource:
         if any(volume.get(kind) is not None for kind in MADE_FROM_OBJECTS):
             tokens = {wish: await self._token(pod, wish) for wish in wishes_of(volume)}
             mounts.write_files(folder, files(pod, volume, sources, facts, tokens), owner)
-            return Source(folder, read_only=True)
+            return VolumeSource(folder, read_only=True)
         if volume.get("hostPath") is not None:
             return mounts.host_path(volume, self._declared)
         namespace = pod["metadata"]["namespace"]
         if volume.get("persistentVolumeClaim") is not None:
             claim = volume["persistentVolumeClaim"]
             source = await self._claimed(namespace, claim["claimName"])
-            return Source(source.path, source.read_only or bool(claim.get("readOnly")))
+            read_only = source.read_only or bool(claim.get("readOnly"))
+            return msgspec.structs.replace(source, read_only=read_only)
         if volume.get("ephemeral") is not None:
             return await self._claimed(namespace, f"{pod['metadata']['name']}-{volume['name']}")
         return mounts.empty_dir(folder, volume.get("emptyDir") or {}, owner)
 
-    async def _claimed(self, namespace: str, claim: str) -> Source:
+    async def _claimed(self, namespace: str, claim: str) -> VolumeSource:
         obj: Object | None = None
         with suppress(NotFound):
             obj = await self._client.get(VOLUME_CLAIM, claim, namespace)
-        # Of an agent's claim, the name its agent and the owner know.
+        # For an agent's claim: its name in the agent's plane, which the owner declares.
         name = (origin(obj) or ("", claim))[1] if obj is not None else claim
-        declared = self._declared.named(namespace, name) or self._declared.claim(namespace, claim)
+        declared = self._declared.named(namespace, name)
+        if declared is None and self._declared.claims_folder:
+            # A claim with a directory of its own need not exist; the namespace's uid names it then.
+            uid = await self._namespace_uid(namespace) if obj is None else _claim_uid(obj)
+            declared = self._declared.claim(namespace, claim, uid)
         if declared is not None:
-            return Source(Path(declared.path), declared.read_only)
+            return VolumeSource(Path(declared.path), declared.read_only)
         bound = obj["spec"].get("volumeName") if obj is not None else None
         try:
             volume = await self._client.get(PERSISTENT_VOLUME, bound or "-")
@@ -206,14 +217,20 @@ class Supplies:
             f'the volume of persistentvolumeclaim "{name}" is neither hostPath nor local'
         )
 
+    async def _namespace_uid(self, name: str) -> str:
+        try:
+            return str((await self._client.get(NAMESPACE, name))["metadata"]["uid"])
+        except ApiError:
+            return ""  # a cluster that lets nodes read no namespaces
+
     async def _token(self, pod: Object, wish: TokenWish) -> str:
         metadata = pod["metadata"]
-        known = self._known.get((metadata["uid"], wish))
+        cached = self._token_cache.get((metadata["uid"], wish))
         now = self._clock.now()
-        if known is not None and now < known[1]:
-            return known[0]
+        if cached is not None and now < cached[1]:
+            return cached[0]
         if self._tokens is None:
-            raise ConfigError("this node cannot ask for tokens")
+            raise ConfigError("this node cannot request service account tokens")
         request: dict[str, Any] = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
@@ -234,54 +251,67 @@ class Supplies:
         except NotFound:
             raise ConfigError(f'serviceaccounts "{account}" not found') from None
         until = parse_rfc3339(answer["status"]["expirationTimestamp"])
-        self._known[metadata["uid"], wish] = (
+        self._token_cache[metadata["uid"], wish] = (
             answer["status"]["token"],
             now + _RENEW_AT * (until - now),
         )
         return str(answer["status"]["token"])
 
     async def release(self, uid: str) -> None:
-        """The pod has ended: what was made for it alone goes."""
+        """Free the MIG instances and tokens of a pod that has ended."""
         if self._partitions is not None:
             await self._partitions.leave(uid)
-        self._known = {key: value for key, value in self._known.items() if key[0] != uid}
+        self._token_cache = {
+            key: value for key, value in self._token_cache.items() if key[0] != uid
+        }
 
 
-def of_container(container: Object, devices: Sequence[Device]) -> list[Device]:
-    """The devices a container may use: of the claims, and requests, it names."""
-    wanted = set(specs.container_claims(container))
-    return [d for d in devices if (d.claim, "") in wanted or (d.claim, d.request) in wanted]
+def container_devices(container: Object, devices: Sequence[ClaimedDevice]) -> list[ClaimedDevice]:
+    """Return the devices of the claims and requests that a container names."""
+    requests = set(specs.container_claims(container))
+    return [d for d in devices if (d.claim, "") in requests or (d.claim, d.request) in requests]
 
 
-def is_lost(device: Device, present: Present) -> bool:
-    """Whether our own inventory should have it and has not; others' devices it cannot know."""
+def is_lost(device: ClaimedDevice, present: Present) -> bool:
+    """Return true if the device is of our driver and is missing from the node's inventory."""
     return is_ours(device, present) and device.key not in present
 
 
-def is_ours(device: Device, present: Present) -> bool:
-    """Whether it is a GPU as this node publishes them, and not what is beside them."""
+def is_ours(device: ClaimedDevice, present: Present) -> bool:
+    """Return true if the device is a GPU of this node's driver, not a companion device."""
     return not present or any(device.driver == driver for driver, _, _ in present)
 
 
 def device_variables(ids: Sequence[str], *, gpus: bool) -> dict[str, str]:
-    """How a program learns which GPUs are its own."""
+    """Return the environment variables that tell a program its GPUs."""
     if not gpus:
         # Nothing was claimed: without these a program would see every GPU of the machine.
         return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
     return {
         "CUDA_VISIBLE_DEVICES": ",".join(ids),
         "NVIDIA_VISIBLE_DEVICES": ",".join(ids),
-        "BIDPLANE_CDI_DEVICES": ",".join(f"nvidia.com/gpu={one}" for one in ids),
+        "BIDPLANE_CDI_DEVICES": ",".join(f"nvidia.com/gpu={uuid}" for uuid in ids),
     }
 
 
-def device_status(devices: Sequence[Device], present: Present) -> list[dict[str, Any]]:
-    """For the pod's status: what it holds, and whether that is still there."""
+def device_status(devices: Sequence[ClaimedDevice], present: Present) -> list[dict[str, Any]]:
+    """Return the devices and their health per claim, for the pod's status."""
     by_claim: dict[str, list[dict[str, Any]]] = {}
     for device in devices:
         health = "Healthy" if device.key in present else "Unhealthy"
         if not is_ours(device, present):
             health = "Unknown"
-        one = {"resourceID": f"{device.pool}/{device.device}", "health": health}
-        by_claim.setdefault(device.claim, []).append(one)
-    return [{"name": f"claim:{claim}", "resources": known} for claim, known in by_claim.items()]
+        entry = {"resourceID": f"{device.pool}/{device.device}", "health": health}
+        by_claim.setdefault(device.claim, []).append(entry)
+    return [
+        {"name": f"claim:{claim}", "resources": resources} for claim, resources in by_claim.items()
+    ]
+
+
+def _claim_uid(claim: Object) -> str:
+    """Return the uid of a claim; of an agent's claim, the one in its plane."""
+    metadata = claim["metadata"]
+    uid = (metadata.get("annotations") or {}).get(labels.PLANE_UID) or metadata["uid"]
+    if not _UID.fullmatch(uid):
+        raise ConfigError(f"{uid!r} is not a uid that a claim may have")
+    return str(uid)

@@ -7,14 +7,17 @@ import contextlib
 from collections.abc import Collection
 
 from bidplane.node.streams.pipes import Inbox, Pipe
-from bidplane.wire.remotecommand import ChannelError, Channels, End
-from bidplane.wire.websocket import Closed, WebSocket
+from bidplane.wire.streams.remotecommand import ChannelError, Channels, End
+from bidplane.wire.streams.websocket import Closed, WebSocket
 
 _GOODBYE_SECONDS = 5.0
 
 
 class ChannelOutlet:
-    """A channel has no end of its own but the conversation's; v5 tells it, the others cannot."""
+    """
+    The writing end of a channel. A channel ends only with the connection: protocol v5 can close
+    one, older ones cannot.
+    """
 
     def __init__(self, connection: ChannelConnection, channel: int) -> None:
         self._connection, self._channel = connection, channel
@@ -27,16 +30,20 @@ class ChannelOutlet:
 
 
 class ChannelConnection:
-    """`run` reads until the client is gone, into the inboxes of the channels it may write to."""
+    """
+    A WebSocket with channels: `run` reads until the client is gone, into the inboxes of the
+    channels that it may write to.
+    """
 
     def __init__(self, pipe: Pipe, protocol: str, readable: Collection[int]) -> None:
         self._pipe, self._socket = pipe, WebSocket()
         self._codec = Channels(protocol)
         self.inboxes = {channel: Inbox() for channel in readable}
-        self.gone = asyncio.Event()
-        self._over = False
+        self.disconnected = asyncio.Event()
+        self._closed = False
 
     def outlet(self, channel: int) -> ChannelOutlet:
+        """The writing end of a channel."""
         return ChannelOutlet(self, channel)
 
     async def send(self, channel: int, data: bytes) -> None:
@@ -48,34 +55,35 @@ class ChannelConnection:
             while received := await self._pipe.read():
                 for event in self._socket.receive(received):
                     if isinstance(event, Closed):
-                        self._over = True
+                        self._closed = True
                         return
                     await self._deliver(event.data)
                 await self._pipe.write(self._socket.take_answers())
         except ChannelError:
-            pass  # the client speaks something else; hanging up is all there is to say
+            pass  # the client does not speak this protocol: close the connection
         finally:
             await self._pipe.write(self._socket.take_answers())
-            self.gone.set()
+            self.disconnected.set()
             for inbox in self.inboxes.values():
                 await inbox.end()
 
     async def close(self) -> None:
-        """Say goodbye, wait for the client's, and hang up."""
+        """Send a close frame, wait for the client's, and close the connection."""
         await self._pipe.write(self._socket.close())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
-                while not self._over and (received := await self._pipe.read()):
+                while not self._closed and (received := await self._pipe.read()):
                     events = self._socket.receive(received)
-                    self._over = any(isinstance(event, Closed) for event in events)
+                    self._closed = any(isinstance(event, Closed) for event in events)
         self._pipe.hang_up()
 
     async def _deliver(self, message: bytes) -> None:
-        found = self._codec.decode(message)
-        inbox = self.inboxes.get(found.channel)
+        """Put a message into its channel's inbox."""
+        channel_message = self._codec.decode(message)
+        inbox = self.inboxes.get(channel_message.channel)
         if inbox is None:
-            return  # a channel that is not the client's to write to
-        if isinstance(found, End):
+            return  # the client may not write to this channel
+        if isinstance(channel_message, End):
             await inbox.end()
         else:
-            await inbox.put(found.data)
+            await inbox.put(channel_message.data)

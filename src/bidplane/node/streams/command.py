@@ -1,9 +1,8 @@
 """
-A command's streams and the client's, joined until one of the two ends.
+The streams of a command and of its client, joined until one of the two ends.
 
-Whoever is gone takes what was made for it along: a client that hangs up ends the command
-it started, and a command that ends hangs up, after the last of its output and its exit
-code have been sent.
+A client that disconnects ends the command it started. A command that ends closes the connection,
+after the last of its output and its exit code have been sent.
 """
 
 from __future__ import annotations
@@ -21,23 +20,25 @@ from bidplane.node.api import ExecSession
 from bidplane.node.streams.channels import ChannelConnection
 from bidplane.node.streams.pipes import Inbox, Outlet, Pipe
 from bidplane.node.streams.spdy import SpdyConnection, Stream
-from bidplane.wire.remotecommand import V5, Channel, Sizes, Wanted, result
+from bidplane.wire.streams.remotecommand import V5, Channel, Sizes, Wanted, result
 
 _log = structlog.get_logger()
 Start = Callable[[], Awaitable[ExecSession]]
-_STREAM_SECONDS = 30.0  # until a SPDY client has opened what it asked for
+_STREAM_SECONDS = 30.0  # for a SPDY client to open the streams it asked for
 _QUIET_SECONDS = 1.0
 
 
-class Connection(Protocol):
-    gone: asyncio.Event
+class StreamConnection(Protocol):
+    """A connection with the client; `disconnected` is set when the client has gone."""
+
+    disconnected: asyncio.Event
 
     async def run(self) -> None: ...
 
     async def close(self) -> None: ...
 
 
-class Ends(msgspec.Struct, kw_only=True):
+class ClientStreams(msgspec.Struct, kw_only=True):
     """The client's ends of a command's streams; those it did not ask for are None."""
 
     error: Outlet
@@ -47,70 +48,74 @@ class Ends(msgspec.Struct, kw_only=True):
     resize: Inbox | None = None
 
 
-async def over_websocket(pipe: Pipe, protocol: str, wanted: Wanted, start: Start) -> None:
-    readable = [Channel.STDIN] * wanted.stdin + [Channel.RESIZE] * wanted.tty
+async def over_websocket(pipe: Pipe, protocol: str, options: Wanted, start: Start) -> None:
+    """Serve a command over the channels of a WebSocket."""
+    readable = [Channel.STDIN] * options.stdin + [Channel.RESIZE] * options.tty
     connection = ChannelConnection(pipe, protocol, readable)
-    ends = Ends(
+    streams = ClientStreams(
         error=connection.outlet(Channel.ERROR),
         stdin=connection.inboxes.get(Channel.STDIN),
-        stdout=connection.outlet(Channel.STDOUT) if wanted.stdout else None,
-        stderr=connection.outlet(Channel.STDERR) if wanted.stderr else None,
+        stdout=connection.outlet(Channel.STDOUT) if options.stdout else None,
+        stderr=connection.outlet(Channel.STDERR) if options.stderr else None,
         resize=connection.inboxes.get(Channel.RESIZE),
     )
 
     async def work() -> None:
         if protocol != V5:
-            # Tells older clients that the connection stands, as upstream does.
-            await connection.send(_first_writable(wanted), b"")
-        await _serve(connection, ends, protocol, start)
+            # Tells older clients that the connection is established, as upstream does.
+            await connection.send(_first_writable(options), b"")
+        await _serve(connection, streams, protocol, start)
 
     await _with_reader(connection, work())
 
 
-def _first_writable(wanted: Wanted) -> int:
-    if wanted.stdout:
+def _first_writable(options: Wanted) -> int:
+    """The first channel on which the server writes."""
+    if options.stdout:
         return Channel.STDOUT
-    return Channel.STDERR if wanted.stderr else Channel.ERROR
+    return Channel.STDERR if options.stderr else Channel.ERROR
 
 
-async def over_spdy(pipe: Pipe, protocol: str, wanted: Wanted, start: Start) -> None:
+async def over_spdy(pipe: Pipe, protocol: str, options: Wanted, start: Start) -> None:
+    """Serve a command over SPDY."""
     connection = SpdyConnection(pipe)
 
     async def work() -> None:
-        ends = await _opened(connection, wanted.streams(protocol))
-        if ends is not None:
-            await _serve(connection, ends, protocol, start)
+        streams = await _accept_streams(connection, options.streams(protocol))
+        if streams is not None:
+            await _serve(connection, streams, protocol, start)
 
     await _with_reader(connection, work())
 
 
-async def _opened(connection: SpdyConnection, wanted: set[str]) -> Ends | None:
-    """The streams that were asked for, once the client has opened them all."""
-    found: dict[str, Stream] = {}
+async def _accept_streams(connection: SpdyConnection, kinds: set[str]) -> ClientStreams | None:
+    """The requested streams, once the client has opened them all; None if it does not."""
+    streams: dict[str, Stream] = {}
     try:
         async with asyncio.timeout(_STREAM_SECONDS):
-            while wanted - found.keys():
+            while kinds - streams.keys():
                 stream = await connection.accept()
                 if stream is None:
                     return None
                 kind = stream.headers.get("streamtype", "")
-                if kind in wanted and kind not in found:
-                    found[kind] = stream
+                if kind in kinds and kind not in streams:
+                    streams[kind] = stream
                 else:
                     await stream.reset()
     except TimeoutError:
         return None
-    stdin, resize = found.get("stdin"), found.get("resize")
-    return Ends(
-        error=found["error"],
+    stdin, resize = streams.get("stdin"), streams.get("resize")
+    return ClientStreams(
+        error=streams["error"],
         stdin=stdin.inbox if stdin else None,
-        stdout=found.get("stdout"),
-        stderr=found.get("stderr"),
+        stdout=streams.get("stdout"),
+        stderr=streams.get("stderr"),
         resize=resize.inbox if resize else None,
     )
 
 
-async def _with_reader(connection: Connection, work: Awaitable[None]) -> None:
+async def _with_reader(connection: StreamConnection, work: Awaitable[None]) -> None:
+    """Do `work` while the connection is read, then close it."""
     reading = asyncio.create_task(connection.run())
     try:
         await work
@@ -120,53 +125,58 @@ async def _with_reader(connection: Connection, work: Awaitable[None]) -> None:
         await connection.close()
 
 
-async def _serve(connection: Connection, ends: Ends, protocol: str, start: Start) -> None:
+async def _serve(
+    connection: StreamConnection, streams: ClientStreams, protocol: str, start: Start
+) -> None:
+    """Start the command, copy its streams, and send its result."""
     outcome: int | ApiError | None
     try:
         session = await start()
     except ApiError as error:
         outcome = error
-    except Exception as error:  # whoever typed must hear of it, not only the log
+    except Exception as error:  # the user must see it, not only the log
         _log.exception("cannot start a command")
         outcome = ApiError(f"Internal error occurred: {error}")
     else:
         try:
-            outcome = await _join(connection, ends, session)
+            outcome = await _join(connection, streams, session)
         finally:
             await session.close()
-    if outcome is not None and not connection.gone.is_set():
-        await ends.error.write(result(protocol, outcome))
-        for outlet in (ends.stdout, ends.stderr, ends.error):
+    if outcome is not None and not connection.disconnected.is_set():
+        await streams.error.write(result(protocol, outcome))
+        for outlet in (streams.stdout, streams.stderr, streams.error):
             if outlet is not None:
                 await outlet.close()
 
 
-async def _join(connection: Connection, ends: Ends, session: ExecSession) -> int | None:
-    """The exit code; None when the client went first."""
+async def _join(
+    connection: StreamConnection, streams: ClientStreams, session: ExecSession
+) -> int | None:
+    """Copy all streams and return the exit code; None if the client disconnected first."""
     outputs = _Outputs(
-        (session.stdout(), ends.stdout),
-        (session.stderr(), ends.stderr),
+        (session.stdout(), streams.stdout),
+        (session.stderr(), streams.stderr),
     )
     inputs = [
-        asyncio.create_task(_type(session, ends.stdin, connection.gone)),
-        asyncio.create_task(_resize(session, ends.resize)),
+        asyncio.create_task(_copy_stdin(session, streams.stdin, connection.disconnected)),
+        asyncio.create_task(_resize(session, streams.resize)),
     ]
     ending = asyncio.create_task(session.wait())
-    going = asyncio.create_task(connection.gone.wait())
+    disconnecting = asyncio.create_task(connection.disconnected.wait())
     try:
-        await asyncio.wait({ending, going}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({ending, disconnecting}, return_when=asyncio.FIRST_COMPLETED)
         if not ending.done():
             return None
-        await outputs.finish(going)
+        await outputs.finish(disconnecting)
         return ending.result()
     finally:
-        for task in (*inputs, ending, going, *outputs.tasks):
+        for task in (*inputs, ending, disconnecting, *outputs.tasks):
             task.cancel()
-        await asyncio.gather(*inputs, ending, going, *outputs.tasks, return_exceptions=True)
+        await asyncio.gather(*inputs, ending, disconnecting, *outputs.tasks, return_exceptions=True)
 
 
 class _Outputs:
-    """Both outputs, read to the end, whether the client wants them or not."""
+    """Copies both outputs to the end, also those that the client did not ask for."""
 
     def __init__(self, *pairs: tuple[AsyncIterator[bytes], Outlet | None]) -> None:
         self.tasks = [asyncio.create_task(self._copy(*pair)) for pair in pairs]
@@ -174,6 +184,7 @@ class _Outputs:
         self._sending = 0
 
     async def _copy(self, source: AsyncIterator[bytes], outlet: Outlet | None) -> None:
+        """Copy one output to the client."""
         async for data in source:
             self._passed += 1
             if outlet is not None:
@@ -183,15 +194,15 @@ class _Outputs:
                 finally:
                     self._sending -= 1
 
-    async def finish(self, going: asyncio.Task[bool]) -> None:
+    async def finish(self, disconnecting: asyncio.Task[bool]) -> None:
         """
-        Return when all has been passed on, or the client is gone.
+        Return when all output is sent, or the client is gone.
 
-        A child the command left behind may hold its output open for ever; when nothing
-        has come for a while and nothing waits to be sent, that was all.
+        A child that the command left behind may keep its output open for ever; so it also returns
+        when no output came for a while and none waits to be sent.
         """
-        waiting = {going, *self.tasks}
-        while not all(task.done() for task in self.tasks) and not going.done():
+        waiting = {disconnecting, *self.tasks}
+        while not all(task.done() for task in self.tasks) and not disconnecting.done():
             before = self._passed
             done, _ = await asyncio.wait(
                 waiting, timeout=_QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -201,17 +212,21 @@ class _Outputs:
                 return
 
 
-async def _type(session: ExecSession, stdin: Inbox | None, gone: asyncio.Event) -> None:
+async def _copy_stdin(
+    session: ExecSession, stdin: Inbox | None, disconnected: asyncio.Event
+) -> None:
+    """Copy the client's input to the command."""
     if stdin is None:
         return
     while data := await stdin.get():
         await session.write(data)
-    # Who is cut off has not said that it is done: what it was attached to reads on.
-    if not gone.is_set():
+    # A lost connection is not an end of input: an attached container keeps its stdin.
+    if not disconnected.is_set():
         await session.close_stdin()
 
 
 async def _resize(session: ExecSession, resize: Inbox | None) -> None:
+    """Apply the client's terminal sizes."""
     if resize is None:
         return
     sizes = Sizes()

@@ -18,27 +18,28 @@ from bidplane.errors import ApiError
 from bidplane.node.streams.channels import ChannelConnection
 from bidplane.node.streams.pipes import CHUNK, Inbox, Outlet, Pipe
 from bidplane.node.streams.spdy import SpdyConnection, Stream
-from bidplane.wire.remotecommand import port as parse_port
+from bidplane.wire.streams.remotecommand import port as parse_port
 
 Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 _PAIR_SECONDS = 30.0  # until both streams of a connection are there
 
 
 async def over_spdy(pipe: Pipe, connect: Connect) -> None:
+    """Serve port-forward connections over SPDY."""
     connection = SpdyConnection(pipe)
     tasks = _Tasks(connection.run())
-    halves: dict[tuple[str, str], _Pair] = {}
+    pairs: dict[tuple[str, str], _Pair] = {}
     try:
         while (stream := await connection.accept()) is not None:
             kind = stream.headers.get("streamtype", "")
             # Without a request id (Kubernetes before 1.2) a port has one pair at a time.
             key = stream.headers.get("requestid", ""), stream.headers.get("port", "")
-            pair = halves.get(key)
+            pair = pairs.get(key)
             if kind not in ("data", "error") or (pair is not None and kind in pair.streams):
                 await stream.reset()
             elif pair is None:
-                pair = halves[key] = _Pair(kind, stream)
-                tasks.add(_forward_pair(pair, key[1], connect, partial(halves.pop, key)))
+                pair = pairs[key] = _Pair(kind, stream)
+                tasks.add(_forward_pair(pair, key[1], connect, partial(pairs.pop, key)))
             else:
                 pair.add(kind, stream)
     finally:
@@ -47,15 +48,18 @@ async def over_spdy(pipe: Pipe, connect: Connect) -> None:
 
 
 async def over_channels(pipe: Pipe, protocol: str, ports: Sequence[int], connect: Connect) -> None:
-    """Channel 2n is the data of port n, 2n + 1 its errors; each begins with the port."""
+    """
+    Serve port-forward over channels: 2n is the data of port n, 2n + 1 its errors; each begins with
+    the port.
+    """
     connection = ChannelConnection(pipe, protocol, range(0, 2 * len(ports), 2))
     tasks = _Tasks(connection.run())
     try:
-        for at, port in enumerate(ports):
-            for channel in (2 * at, 2 * at + 1):
+        for number, port in enumerate(ports):
+            for channel in (2 * number, 2 * number + 1):
                 await connection.send(channel, port.to_bytes(2, "little"))
-            inbox, data = connection.inboxes[2 * at], connection.outlet(2 * at)
-            tasks.add(_forward(inbox, data, connection.outlet(2 * at + 1), port, connect))
+            inbox, data = connection.inboxes[2 * number], connection.outlet(2 * number)
+            tasks.add(_forward(inbox, data, connection.outlet(2 * number + 1), port, connect))
         await tasks.until_done()
     finally:
         await tasks.end()
@@ -63,26 +67,32 @@ async def over_channels(pipe: Pipe, protocol: str, ports: Sequence[int], connect
 
 
 class _Pair:
+    """The data and error streams of one connection."""
+
     def __init__(self, kind: str, stream: Stream) -> None:
         self.streams = {kind: stream}
-        self.whole = asyncio.Event()
+        self.complete = asyncio.Event()
 
     def add(self, kind: str, stream: Stream) -> None:
         self.streams[kind] = stream
-        self.whole.set()
+        self.complete.set()
 
 
 async def _forward_pair(
     pair: _Pair, port: str, connect: Connect, forget: Callable[[], object]
 ) -> None:
+    """
+    Forward a connection once both its streams are open; reset the stream if the other does not
+    come.
+    """
     try:
         async with asyncio.timeout(_PAIR_SECONDS):
-            await pair.whole.wait()
+            await pair.complete.wait()
     except TimeoutError:
         return
     finally:
         forget()
-        if not pair.whole.is_set():
+        if not pair.complete.is_set():
             for stream in pair.streams.values():
                 await stream.reset()
     data, error = pair.streams["data"], pair.streams["error"]
@@ -90,21 +100,21 @@ async def _forward_pair(
     if number is None:
         await error.write(f"{port!r} is not a port from 1 to 65535".encode())
     else:
-        going = asyncio.create_task(data.was_reset.wait())
+        resetting = asyncio.create_task(data.was_reset.wait())
         work = asyncio.create_task(_forward(data.inbox, data, error, number, connect))
         try:
-            await asyncio.wait({going, work}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({resetting, work}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (going, work):
+            for task in (resetting, work):
                 task.cancel()
-            await asyncio.gather(going, work, return_exceptions=True)
-    # Whoever holds the other ends waits for both of these.
+            await asyncio.gather(resetting, work, return_exceptions=True)
+    # The client waits until both streams are closed.
     await data.close()
     await error.close()
 
 
 async def _forward(inbox: Inbox, data: Outlet, error: Outlet, port: int, connect: Connect) -> None:
-    """One connection, until the pod has said all."""
+    """Forward one connection until the pod closes it."""
     try:
         reader, writer = await connect(port)
     except (ApiError, OSError) as refused:
@@ -123,6 +133,7 @@ async def _forward(inbox: Inbox, data: Outlet, error: Outlet, port: int, connect
 
 
 async def _send(inbox: Inbox, writer: asyncio.StreamWriter) -> None:
+    """Copy the client's data to the pod."""
     with contextlib.suppress(OSError):
         while received := await inbox.get():
             writer.write(received)
@@ -132,7 +143,7 @@ async def _send(inbox: Inbox, writer: asyncio.StreamWriter) -> None:
 
 
 class _Tasks:
-    """What is done for one client: it ends when its connection does."""
+    """The tasks of one client, cancelled with its connection."""
 
     def __init__(self, reading: Coroutine[Any, Any, None]) -> None:
         self._reading = asyncio.create_task(reading)
@@ -144,7 +155,7 @@ class _Tasks:
         task.add_done_callback(self._tasks.discard)
 
     async def until_done(self) -> None:
-        """Until the client is gone, or nothing is left to do for it."""
+        """Wait until the client is gone, or all its tasks are done."""
         while self._tasks and not self._reading.done():
             await asyncio.wait({self._reading, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
 

@@ -1,4 +1,4 @@
-"""Bytes to and from a client, and what waits between the two."""
+"""Byte pipes to a client, and bounded buffers between reader and writer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 from typing import Protocol
 
-from bidplane.wire.websocket import Closed, WebSocket
+from bidplane.wire.streams.websocket import Closed, WebSocket
 
 CHUNK = 64 << 10
-WAITING = 256 << 10  # bytes that may wait for a slow reader before its sender is held
+WAITING = 256 << 10  # bytes that may wait for a slow reader before its sender is blocked
 _GOODBYE_SECONDS = 5.0
 
 
@@ -17,20 +17,20 @@ class Pipe(Protocol):
     """A connection that carries plain bytes."""
 
     async def read(self) -> bytes:
-        """Some bytes; none when the peer has ended, or is gone."""
+        """Some bytes; b"" when the peer has ended, or is gone."""
 
     async def write(self, data: bytes) -> None:
-        """Returns when there is room for more. Nothing happens when the peer is gone."""
+        """Write, and return when there is room for more. Ignored when the peer is gone."""
 
     async def close(self) -> None:
-        """Give the peer time to hear what was said last, and hang up."""
+        """Give the peer time to read the last bytes, then close the connection."""
 
     def hang_up(self) -> None:
-        """The peer has heard all, or never will."""
+        """Close the connection at once."""
 
 
 class SocketPipe:
-    """The connection itself."""
+    """A pipe over the connection itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -48,8 +48,8 @@ class SocketPipe:
                 await self._writer.drain()
 
     async def close(self) -> None:
-        # Whoever hangs up on unread bytes resets the connection, and what was sent last
-        # may never be read: so the peer goes first.
+        # Closing with unread bytes resets the connection, and the peer may lose what was sent
+        # last: so let the peer close first.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 while await self.read():
@@ -61,27 +61,27 @@ class SocketPipe:
 
 
 class WebSocketPipe:
-    """Bytes in the messages of a WebSocket, wherever they are cut."""
+    """A pipe over the messages of a WebSocket; message boundaries mean nothing."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe, self._socket = pipe, WebSocket()
-        self._over = False
+        self._ended = False
 
     async def read(self) -> bytes:
-        while not self._over:
+        while not self._ended:
             received = await self._pipe.read()
             if not received:
                 break
             data = b""
             for event in self._socket.receive(received):
                 if isinstance(event, Closed):
-                    self._over = True
+                    self._ended = True
                     break
                 data += event.data
             await self._pipe.write(self._socket.take_answers())
             if data:
                 return data
-        self._over = True
+        self._ended = True
         return b""
 
     async def write(self, data: bytes) -> None:
@@ -94,39 +94,39 @@ class WebSocketPipe:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 while await self.read():
                     pass
-        self.hang_up()  # a WebSocket is over when both have said so
+        self.hang_up()  # a WebSocket is closed once both have sent a close frame
 
     def hang_up(self) -> None:
         self._pipe.hang_up()
 
 
 class Inbox:
-    """What one channel received: bounded, so that a slow reader holds its sender."""
+    """The data that one channel received: bounded, so that a slow reader blocks its sender."""
 
     def __init__(self) -> None:
         self._data = bytearray()
-        self._over = False
+        self._ended = False
         self._changed = asyncio.Condition()
 
     async def put(self, data: bytes) -> None:
-        """Returns when there is room again; dropped when nobody will read it."""
+        """Add data; returns when there is room again. Dropped when nobody will read it."""
         async with self._changed:
-            if self._over:
+            if self._ended:
                 return
             self._data += data
             self._changed.notify_all()
-            await self._changed.wait_for(lambda: self._over or len(self._data) < WAITING)
+            await self._changed.wait_for(lambda: self._ended or len(self._data) < WAITING)
 
     async def end(self) -> None:
-        """Nothing follows; what is here can still be read."""
+        """Mark the end of the data; what is here can still be read."""
         async with self._changed:
-            self._over = True
+            self._ended = True
             self._changed.notify_all()
 
     async def get(self) -> bytes:
-        """Everything that came; nothing when that was all."""
+        """All data that came; b"" at the end."""
         async with self._changed:
-            await self._changed.wait_for(lambda: self._over or bool(self._data))
+            await self._changed.wait_for(lambda: self._ended or bool(self._data))
             data = bytes(self._data)
             self._data.clear()
             self._changed.notify_all()
@@ -134,9 +134,9 @@ class Inbox:
 
 
 class Outlet(Protocol):
-    """Where one channel's data goes."""
+    """The writing end of one channel."""
 
     async def write(self, data: bytes) -> None: ...
 
     async def close(self) -> None:
-        """Nothing follows on this channel."""
+        """Mark the end of the channel's data."""

@@ -1,4 +1,4 @@
-"""Many streams on one pipe: the edge of `wire.spdy`."""
+"""Many streams on one pipe: the I/O around `wire.spdy`."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from collections.abc import Mapping
 
 from bidplane.node.streams.pipes import Inbox, Pipe
-from bidplane.wire.spdy import session as spdy
-from bidplane.wire.spdy.frames import SpdyError
-from bidplane.wire.spdy.session import Session
+from bidplane.wire.streams.spdy import session as spdy
+from bidplane.wire.streams.spdy.frames import SpdyError
+from bidplane.wire.streams.spdy.session import Session
 
 
 class Stream:
-    """One stream the peer opened."""
+    """One stream that the peer opened."""
 
     def __init__(self, connection: SpdyConnection, id: int, headers: Mapping[str, str]) -> None:
         self._connection, self._id = connection, id
         self.headers = headers
         self.inbox = Inbox()
-        self.was_reset = asyncio.Event()  # by the peer: it wants no more of this
+        self.was_reset = asyncio.Event()  # set when the peer reset the stream
         self._sends, self.ended = True, False
 
     async def read(self) -> bytes:
@@ -33,6 +33,7 @@ class Stream:
         self.forget_if_over()
 
     def forget_if_over(self) -> None:
+        """Forget the stream once both sides have ended it."""
         if self.ended and not self._sends:
             self._connection.forget(self._id)
 
@@ -44,8 +45,8 @@ class Stream:
 
 class SpdyConnection:
     """
-    The server's end. `run` reads until the peer is gone; meanwhile `accept` gives the
-    streams it opens.
+    The server's end of a connection. `run` reads until the peer is gone; meanwhile `accept`
+    returns the streams that it opens.
     """
 
     def __init__(self, pipe: Pipe) -> None:
@@ -53,7 +54,7 @@ class SpdyConnection:
         self.session = Session(client=False)
         self._streams: dict[int, Stream] = {}
         self._opened: asyncio.Queue[Stream | None] = asyncio.Queue()
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
 
     async def accept(self) -> Stream | None:
         """The next stream; None when there will be no more."""
@@ -66,9 +67,9 @@ class SpdyConnection:
                     await self._handle(event)
                 await self.send(self.session.take_answers())
         except SpdyError:
-            self._pipe.hang_up()  # the peer speaks something else: there is nothing to say
+            self._pipe.hang_up()  # the peer does not speak SPDY
         finally:
-            self.gone.set()
+            self.disconnected.set()
             self._opened.put_nowait(None)
             for stream in list(self._streams.values()):
                 await stream.inbox.end()
@@ -77,6 +78,7 @@ class SpdyConnection:
         await self._pipe.write(data)
 
     def forget(self, id: int) -> None:
+        """Forget a stream."""
         self._streams.pop(id, None)
 
     async def close(self) -> None:
@@ -84,22 +86,23 @@ class SpdyConnection:
         await self._pipe.close()
 
     async def _handle(self, event: spdy.Event) -> None:
+        """Handle one event of the session."""
         match event:
             case spdy.Opened():
                 stream = self._streams[event.stream] = Stream(self, event.stream, event.headers)
                 await self.send(self.session.reply(event.stream))
                 self._opened.put_nowait(stream)
             case spdy.Received():
-                if (found := self._streams.get(event.stream)) is not None:
-                    await found.inbox.put(event.data)
+                if (open_stream := self._streams.get(event.stream)) is not None:
+                    await open_stream.inbox.put(event.data)
             case spdy.Ended():
-                if (found := self._streams.get(event.stream)) is not None:
-                    found.ended = True
-                    await found.inbox.end()
-                    found.forget_if_over()
+                if (open_stream := self._streams.get(event.stream)) is not None:
+                    open_stream.ended = True
+                    await open_stream.inbox.end()
+                    open_stream.forget_if_over()
             case spdy.WasReset():
-                if (found := self._streams.pop(event.stream, None)) is not None:
-                    found.was_reset.set()
-                    await found.inbox.end()
+                if (open_stream := self._streams.pop(event.stream, None)) is not None:
+                    open_stream.was_reset.set()
+                    await open_stream.inbox.end()
             case spdy.Replied() | spdy.WentAway():
-                pass  # we open no streams; and who goes away hangs up
+                pass  # we open no streams; and a peer that goes away disconnects

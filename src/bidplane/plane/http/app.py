@@ -1,30 +1,25 @@
 """
 The ASGI application: `/planes/NAME/…` is a Kubernetes API, `/healthz` says the process lives.
 
-Every refusal is a `Status`; an error nobody foresaw is one too, with code 500, and is logged.
+Every refusal is a `Status`; an unexpected error is one too, with code 500, and is logged.
 """
 
 from __future__ import annotations
 
 import logging
 from urllib.parse import unquote
-from weakref import WeakKeyDictionary
 
 from bidplane.errors import ApiError
-from bidplane.plane.fairness import Fairness
-from bidplane.plane.http import documents, objects
-from bidplane.plane.http.auth import attributes, authenticate, impersonated
+from bidplane.http.asgi import Receive, Scope, Send, lifespan
+from bidplane.http.replies import SMALL_BYTES, Reply, refusal, text_reply
+from bidplane.http.request import Disconnected
+from bidplane.plane.call import User
+from bidplane.plane.http import documents, objects, streams
+from bidplane.plane.http.auth import attributes, authenticate, impersonate
 from bidplane.plane.http.hosting import Hosting
-from bidplane.plane.http.message import (
-    Answer,
-    Disconnected,
-    Receive,
-    Request,
-    Scope,
-    Send,
-    refusal,
-    send_answer,
-)
+from bidplane.plane.http.message import PlaneRequest
+from bidplane.plane.plane import Plane
+from bidplane.runtime.supervision import running
 from bidplane.wire import paths, status
 
 _log = logging.getLogger(__name__)
@@ -34,71 +29,104 @@ _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 
 async def serve(planes: Hosting, scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "lifespan":
-        await _lifespan(receive, send)
+        await lifespan(receive, send)
         return
     if scope["type"] != "http":
         return  # WebSockets (exec, attach) are for later; closing is the refusal
-    raw: str = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-    request = Request(scope, receive, raw)
+    request = PlaneRequest(scope, receive)
     try:
-        said = await _route(planes, request, send)
+        response = await _route(planes, request, send)
     except Disconnected:
         return
     except ApiError as error:
-        said = refusal(error)
+        response = refusal(error)
     except Exception as error:
         _log.exception("%s %s", request.method, request.path)
-        said = refusal(status.refuse(500, "InternalError", f"Internal error occurred: {error}"))
-    if said is not None:
-        await send_answer(send, said, request.warnings)
+        response = refusal(status.refuse(500, "InternalError", f"Internal error occurred: {error}"))
+    if response is not None:
+        await streams.send_bounded(request, send, response)
 
 
-async def _route(planes: Hosting, request: Request, send: Send) -> Answer | None:
+async def _route(planes: Hosting, request: PlaneRequest, send: Send) -> Reply | None:
     if request.path in _HEALTH:
-        return Answer(b"ok", content_type=b"text/plain; charset=utf-8")
+        return text_reply(b"ok")
     head, name, path = _split(request.path)
     if head != "planes" or not name:
         raise status.no_such_path()
     user = authenticate(planes, name, request)
     plane = planes.plane(name)
     request.path, request.target = path, paths.target(path)
-    user = impersonated(plane, user, request)
-    plane.access.require(user, attributes(request))
+    user = impersonate(plane, user, request)
+    attrs = attributes(request)
+    plane.access.require(user, attrs)
     if path in _HEALTH or path.startswith(("/livez/", "/readyz/")):
-        return Answer(b"ok", content_type=b"text/plain; charset=utf-8")
-    said = documents.find(plane, request)
-    if said is not None:
-        return said
+        return text_reply(b"ok")
+    document = documents.find(plane, request)
+    if document is not None:
+        return document
+    kind = f"{attrs.resource}.{attrs.group}" if attrs.group else attrs.resource
+    if problem := running.refusal(plane=name, verb=attrs.verb, kind=kind):
+        raise status.refuse(429, "TooManyRequests", problem)
+    request.output = planes.fairness.output(name, streams=objects.streams_forever(request))
+    with running.work(plane=name, verb=attrs.verb, kind=kind):
+        return await _answer(planes, plane, user, request, send)
+
+
+async def _answer(
+    planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
+) -> Reply | None:
+    """Answer a request as a stream, within a snapshot or in a seat."""
     if objects.streams_forever(request):
-        with _fairness(planes).stream(name):
-            return await objects.handle(planes, plane, user, request, send)
+        with planes.fairness.stream(plane.name):
+            return await _in_snapshot(planes, plane, user, request, send)
     if request.method in _WITH_BODY:
         await request.body()  # a slow sender holds up nobody but itself
-    async with _fairness(planes).seat(name):
+    if objects.snapshot_bytes(plane, request):
+        return await _in_snapshot(planes, plane, user, request, send)
+    return await _answer_in_seat(planes, plane, user, request, send)
+
+
+async def _in_snapshot(
+    planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
+) -> Reply | None:
+    """
+    Answer a request that may read many objects at once.
+
+    A list is sent here, without a seat: a client that reads slowly holds one of the few snapshots
+    of its own plane, and nothing that other planes wait for.
+    """
+    size = objects.snapshot_bytes(plane, request)
+    if not size:
         return await objects.handle(planes, plane, user, request, send)
+    snapshot = await planes.fairness.snapshot(plane.name, size)
+    request.first_sent = snapshot.release
+    try:
+        if objects.streams_forever(request):
+            return await objects.handle(planes, plane, user, request, send)
+        response = await _answer_in_seat(planes, plane, user, request, send)
+        if response is not None:
+            await streams.send_bounded(request, send, response)
+        return None
+    finally:
+        snapshot.release()
 
 
-_turns: WeakKeyDictionary[Hosting, Fairness] = WeakKeyDictionary()
-
-
-def _fairness(planes: Hosting) -> Fairness:
-    found = _turns.get(planes)
-    if found is None:
-        found = _turns[planes] = Fairness()
-    return found
+async def _answer_in_seat(
+    planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
+) -> Reply | None:
+    async with planes.fairness.seat(plane.name):
+        if not plane.turns.begin(plane.name):
+            await plane.turns.next(plane.name)
+        reply = await objects.handle(planes, plane, user, request, send)
+        if reply is not None and len(reply.body) >= SMALL_BYTES:
+            # In the seat: as many large objects wait for room as there are seats.
+            await request.hold_output(len(reply.body))
+        return reply
 
 
 def _split(path: str) -> tuple[str, str, str]:
-    """`/planes/NAME/rest` → planes, NAME, /rest."""
+    """Split `/planes/NAME/rest` into planes, NAME and /rest."""
     parts = path.split("/", 3)
     if len(parts) < 3:
         return "", "", ""
     return parts[1], unquote(parts[2]), "/" + (parts[3] if len(parts) > 3 else "")
-
-
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return

@@ -1,42 +1,47 @@
-"""Who asks, and whether this plane is theirs."""
+"""Authentication of a request, and the attributes that authorization decides on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bidplane.plane import accounts
 from bidplane.plane.call import User
 from bidplane.plane.http.hosting import Hosting
-from bidplane.plane.http.message import Request
+from bidplane.plane.http.message import PlaneRequest
+from bidplane.plane.identity import accounts
 from bidplane.plane.plane import Plane
-from bidplane.runtime import clientcerts
-from bidplane.runtime.credentials import OWNERS, InvalidToken
+from bidplane.runtime.identity import clientcerts
+from bidplane.runtime.identity.credentials import OWNERS, InvalidToken
 from bidplane.wire import rbac, status
 from bidplane.wire.rbac import Attributes
 
 AUTHENTICATED, ANONYMOUS = "system:authenticated", "system:anonymous"
 
 
-def authenticate(planes: Hosting, plane: str, request: Request) -> User:
-    """The user of a request to `plane`; 401 or 403 for anybody else."""
-    authorization = request.header(b"authorization")
-    if request.certificate:
+def authenticate(planes: Hosting, plane: str, request: PlaneRequest) -> User:
+    """Return the user of a request to `plane`; raise 401 or 403 without valid credentials."""
+    if certificate := request.certificate:
         try:
-            return _by_certificate(planes, plane, request.certificate)
-        except status.Refused:
-            if not authorization:
+            return _by_certificate(planes, plane, certificate)
+        except status.StatusError:
+            if not request.header(b"authorization"):
                 raise
-    return _by_token(planes, plane, authorization)
+    return _by_token(planes, plane, request.bearer)
 
 
 def _by_certificate(planes: Hosting, plane: str, certificate: bytes) -> User:
-    """Of a certificate this installation signed. It opens one plane, the host's too."""
+    """
+    Return the user of a client certificate of this installation, which is valid in one plane only.
+    """
     try:
         identity = clientcerts.identity(certificate)
     except clientcerts.InvalidCertificate as error:
         raise status.unauthorized(f"Unauthorized: {error}") from None
     if identity.expires <= planes.clock.now():
         raise status.unauthorized("Unauthorized: the certificate has expired")
+    if not planes.tokens.is_current(identity):
+        raise status.unauthorized(
+            "Unauthorized: the certificate was revoked; ask the owner for a new kubeconfig"
+        )
     if planes.uid(identity.plane) != identity.uid:
         raise status.unauthorized(
             f"Unauthorized: the plane {identity.plane!r} this certificate was made for is gone;"
@@ -46,20 +51,21 @@ def _by_certificate(planes: Hosting, plane: str, certificate: bytes) -> User:
         raise status.refuse(
             403, "Forbidden", f"this certificate is for the plane {identity.plane!r} only"
         )
-    told = f"X509SHA256={clientcerts.fingerprint(certificate)}"
-    extra = (("authentication.kubernetes.io/credential-id", (told,)),)
+    credential_id = f"X509SHA256={clientcerts.fingerprint(certificate)}"
+    extra = (("authentication.kubernetes.io/credential-id", (credential_id,)),)
     return User(identity.user, (*identity.groups, AUTHENTICATED), extra=extra)
 
 
-def _by_token(planes: Hosting, plane: str, authorization: str) -> User:
-    """A plane's own token has every right in it; a service account's has what roles give."""
-    scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token:
+def _by_token(planes: Hosting, plane: str, token: str) -> User:
+    """
+    Return the user of a token: a plane's own has every right in it, an account's has its roles.
+    """
+    if not token:
         raise status.unauthorized(
             "Unauthorized: send the plane's token (Authorization: Bearer …), or its certificate"
         )
     try:
-        identity = planes.tokens.verify(token.strip(), now=planes.clock.now(), accounts=True)
+        identity = planes.tokens.verify(token, now=planes.clock.now(), accounts=True)
     except InvalidToken as error:
         raise status.unauthorized(f"Unauthorized: {error}") from None
     # The token's own plane must still be the one it was made for, the host's too.
@@ -70,13 +76,13 @@ def _by_token(planes: Hosting, plane: str, authorization: str) -> User:
         )
     is_account = identity.user.startswith(rbac.ACCOUNT)
     if identity.plane != plane and (is_account or not identity.is_owner):
-        # Whether there is such a plane is nobody else's business.
+        # The refusal does not tell whether the other plane exists.
         raise status.refuse(
             403, "Forbidden", f"this token is for the plane {identity.plane!r} only"
         )
     if is_account:
         try:
-            claims = planes.tokens.claims(token.strip())
+            claims = planes.tokens.claims(token)
             return accounts.user(planes.plane(plane), claims, [accounts.AUDIENCE])
         except InvalidToken as error:
             raise status.unauthorized(f"Unauthorized: {error}") from None
@@ -84,8 +90,8 @@ def _by_token(planes: Hosting, plane: str, authorization: str) -> User:
     return User(identity.user, groups if OWNERS in groups else (OWNERS, *groups))
 
 
-def reviewed(planes: Hosting, plane: Plane, token: str, audiences: list[str]) -> User:
-    """Whose a token is that somebody else asks about; raises `InvalidToken`."""
+def review_token(planes: Hosting, plane: Plane, token: str, audiences: list[str]) -> User:
+    """Return the user of the token in a TokenReview; raise `InvalidToken`."""
     identity = planes.tokens.verify(token, now=planes.clock.now(), accounts=True)
     if identity.plane != plane.name or identity.uid != plane.uid:
         raise InvalidToken("the token is not for this plane")
@@ -97,8 +103,8 @@ def reviewed(planes: Hosting, plane: Plane, token: str, audiences: list[str]) ->
     return User(identity.user, groups if OWNERS in groups else (OWNERS, *groups))
 
 
-def impersonated(plane: Plane, user: User, request: Request) -> User:
-    """The user that the request asks to be taken for, if its own may do that."""
+def impersonate(plane: Plane, user: User, request: PlaneRequest) -> User:
+    """Return the user that the request impersonates, if its own user may do that."""
     name = request.header(b"impersonate-user")
     groups = request.header_values(b"impersonate-group")
     extra = request.headers_after(b"impersonate-extra-")
@@ -112,29 +118,30 @@ def impersonated(plane: Plane, user: User, request: Request) -> User:
                 " a user",
             )
         return user
-    for asked in _impersonations(name, groups, uid, extra):
-        plane.access.require(user, asked)
+    for permission in _impersonation_attributes(name, groups, uid, extra):
+        plane.access.require(user, permission)
     if name.startswith(rbac.ACCOUNT) and not groups:
         groups = list(rbac.account_groups(name))
     if name != ANONYMOUS and AUTHENTICATED not in groups:
         groups.append(AUTHENTICATED)
-    told: dict[str, tuple[str, ...]] = {}
+    extra_values: dict[str, tuple[str, ...]] = {}
     for key, value in extra:
-        told[key] = (*told.get(key, ()), value)
-    return User(name, tuple(groups), uid=uid, extra=tuple(told.items()))
+        extra_values[key] = (*extra_values.get(key, ()), value)
+    return User(name, tuple(groups), uid=uid, extra=tuple(extra_values.items()))
 
 
-def _impersonations(
+def _impersonation_attributes(
     name: str, groups: list[str], uid: str, extra: list[tuple[str, str]]
 ) -> Iterator[Attributes]:
+    """Yield the permissions that an impersonation needs."""
     verb, group = "impersonate", "authentication.k8s.io"
     if name.startswith(rbac.ACCOUNT) and name.count(":") == 3:
         namespace, account = name.removeprefix(rbac.ACCOUNT).split(":")
         yield Attributes(verb=verb, resource="serviceaccounts", namespace=namespace, name=account)
     else:
         yield Attributes(verb=verb, resource="users", name=name)
-    for one in groups:
-        yield Attributes(verb=verb, resource="groups", name=one)
+    for group_name in groups:
+        yield Attributes(verb=verb, resource="groups", name=group_name)
     if uid:
         yield Attributes(verb=verb, group=group, resource="uids", name=uid)
     for key, value in extra:
@@ -144,8 +151,8 @@ def _impersonations(
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
-def attributes(request: Request) -> Attributes:
-    """What a request asks for, in the words of roles."""
+def attributes(request: PlaneRequest) -> Attributes:
+    """Return the attributes of a request for RBAC: verb, resource, namespace, name."""
     target = request.target
     if target is None:
         verb = "get" if request.method == "HEAD" else request.method.lower()

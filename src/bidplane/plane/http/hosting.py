@@ -1,19 +1,20 @@
-"""What the HTTP side needs of the planes behind it."""
+"""The interfaces of the planes that the HTTP side uses."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
+from bidplane.http.extensions import Upgrade
 from bidplane.kube.client import Object
 from bidplane.machinery.clock import Clock
+from bidplane.plane.fairness import Fairness
 from bidplane.plane.plane import Plane
-from bidplane.runtime.connection import Upgrade
-from bidplane.runtime.credentials import Tokens
+from bidplane.runtime.identity.credentials import Tokens
 
 
-class Passed(Protocol):
-    """An answer that is passed on."""
+class ForwardedResponse(Protocol):
+    """A response of a pod that is passed on."""
 
     @property
     def code(self) -> int: ...
@@ -26,25 +27,25 @@ class Passed(Protocol):
 
 
 class PodStreams(Protocol):
-    """Whoever knows the nodes of a plane's pods."""
+    """Connections to the nodes of a plane's pods."""
 
     async def logs(
         self, plane: str, pod: Object, container: str, params: Sequence[tuple[str, str]]
     ) -> AsyncIterator[bytes]:
-        """The container's output; raises `ApiError` when there is none."""
+        """Return the container's output; raise `ApiError` when there is none."""
         ...
 
     async def tunnel(
         self,
         plane: str,
         pod: Object,
-        what: str,
+        endpoint: str,
         container: str,
         params: Sequence[tuple[str, str]],
         upgrade: Upgrade,
         headers: Sequence[tuple[bytes, bytes]],
     ) -> None:
-        """Join a client to the pod's node; raises `ApiError` when that refuses."""
+        """Join a client to the pod's node; raise `ApiError` when the node refuses."""
         ...
 
     async def request(
@@ -56,8 +57,8 @@ class PodStreams(Protocol):
         target: str,
         headers: Sequence[tuple[bytes, bytes]],
         body: bytes,
-    ) -> Passed:
-        """What a port of the pod answers to one HTTP request; raises `ApiError`."""
+    ) -> ForwardedResponse:
+        """Return the response of a port of the pod to one HTTP request; raise `ApiError`."""
         ...
 
 
@@ -65,6 +66,7 @@ class Hosting(Protocol):
     clock: Clock
     tokens: Tokens
     pod_streams: PodStreams | None
+    fairness: Fairness  # between planes; see there
 
     def uid(self, name: str) -> str | None: ...
 

@@ -1,4 +1,4 @@
-"""From a request about objects to the verb that answers it."""
+"""Dispatch of a request about objects to the verb that answers it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import contextlib
 from typing import Any
 
 from bidplane.errors import NotFound
+from bidplane.http.asgi import Send
+from bidplane.http.replies import Reply, json_reply
 from bidplane.kube.client import Object
-from bidplane.plane import accounts
-from bidplane.plane.call import Call, User
-from bidplane.plane.feed import Item
+from bidplane.plane.admission import policies
+from bidplane.plane.call import APPLY, Call, User
 from bidplane.plane.http import forms, podstreams, reviews, streams
 from bidplane.plane.http.hosting import Hosting
-from bidplane.plane.http.message import Answer, Request, Send, answer, duplicates
+from bidplane.plane.http.message import PlaneRequest, duplicates
+from bidplane.plane.identity import accounts
 from bidplane.plane.plane import Plane
+from bidplane.plane.storage.feed import Item
 from bidplane.plane.verbs import (
     apply,
     bind,
@@ -22,19 +25,25 @@ from bidplane.plane.verbs import (
     evict,
     get,
     patch,
+    prepare,
     scale,
     update,
     watch,
 )
 from bidplane.plane.verbs import list as listing
-from bidplane.wire import managers, status, yaml
+from bidplane.wire import status, yaml
+from bidplane.wire.patches import managers
 from bidplane.wire.status import Cause
 
+MANY = 1000  # objects
+MANY_BYTES = 4 << 20  # of objects
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
 
 
-def streams_forever(request: Request) -> bool:
-    """Whether the answer may last: a watch, a pod's log, a connection that is handed on."""
+def streams_forever(request: PlaneRequest) -> bool:
+    """
+    Return whether the response may last: a watch, a pod's log, a connection that is handed on.
+    """
     last = request.path.rstrip("/").rpartition("/")[2]
     if last in podstreams.TUNNELS and request.upgrade is not None:
         return True
@@ -43,9 +52,32 @@ def streams_forever(request: Request) -> bool:
     return request.method == "GET" and (request.flag("watch") or last == "log")
 
 
+def snapshot_bytes(plane: Plane, request: PlaneRequest) -> int:
+    """Return the bytes of the many or large objects that the response needs at once; else 0."""
+    target, query = request.target, request.query
+    if target is None or target.name or request.method not in ("GET", "DELETE"):
+        return 0
+    resource = plane.registry.find(target.group, target.version, target.plural)
+    if resource is None:
+        return 0
+    count, size = plane.store.count(resource.storage), plane.store.bytes_of(resource.storage)
+    if count <= MANY and size <= MANY_BYTES:
+        return 0
+    if request.flag("watch"):
+        initial = request.flag("sendInitialEvents")
+        return size if initial or query.get("resourceVersion", "0") in ("", "0") else 0
+    selection = query.get("labelSelector") or query.get("fieldSelector") or query.get("continue")
+    limit = query.get("limit", "0")
+    if selection or not limit.isdecimal() or not 0 < int(limit) <= MANY:
+        return size
+    page = size * int(limit) // max(count, 1)
+    return page if page > MANY_BYTES else 0
+
+
 async def handle(
-    planes: Hosting, plane: Plane, user: User, request: Request, send: Send
-) -> Answer | None:
+    planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
+) -> Reply | None:
+    """Answer a request about objects; None when the response was sent already."""
     target = request.target
     if target is None:
         raise status.no_such_path()
@@ -60,6 +92,7 @@ async def handle(
         name=target.name,
         subresource=target.subresource,
         user=user,
+        enforced=True,
         warnings=request.warnings,
     )
     if resource.deprecation:
@@ -81,12 +114,12 @@ async def handle(
                 call.name = ""
                 await _watch(plane, call, request, send, only=target.name)
                 return None
-            return forms.one(plane, call, request, get.get(plane, call))
+            return forms.object_response(plane, call, request, get.get(plane, call))
         case "GET" | "HEAD", False:
             if request.flag("watch"):
                 await _watch(plane, call, request, send)
                 return None
-            return _list(plane, call, request)
+            return await _list(plane, call, request)
         case "POST", False:
             return await _create(plane, call, request)
         case "PUT", True:
@@ -101,8 +134,8 @@ async def handle(
             raise status.method_not_allowed(call.about)
 
 
-def _options(call: Call, request: Request) -> None:
-    """The options every write takes."""
+def _read_write_options(call: Call, request: PlaneRequest) -> None:
+    """Set the options that every write takes: field validation, dry run, field manager."""
     validation = request.query.get("fieldValidation") or "Warn"
     if validation not in _VALIDATIONS:
         raise status.bad_request(
@@ -114,16 +147,16 @@ def _options(call: Call, request: Request) -> None:
     call.manager = _manager(request)
 
 
-def _manager(request: Request) -> str:
-    """Who writes: as the client says, or the program that its user agent names."""
-    given = request.query.get("fieldManager", "")
-    if len(given) > managers.NAME_LIMIT:
-        words = f"Too long: may not be more than {managers.NAME_LIMIT} bytes"
-        cause = Cause(words, "fieldManager", "FieldValueTooLong")
+def _manager(request: PlaneRequest) -> str:
+    """Return the field manager: the requested name, or the program that the user agent names."""
+    requested = request.query.get("fieldManager", "")
+    if len(requested) > managers.NAME_LIMIT:
+        message = f"Too long: may not be more than {managers.NAME_LIMIT} bytes"
+        cause = Cause(message, "fieldManager", "FieldValueTooLong")
         raise status.invalid(status.About(group="meta.k8s.io", kind="PatchOptions"), [cause])
     agent = request.header(b"user-agent").partition("/")[0]
-    named = given or "".join(filter(str.isprintable, agent))[: managers.NAME_LIMIT]
-    return named or "unknown"
+    name = requested or "".join(filter(str.isprintable, agent))[: managers.NAME_LIMIT]
+    return name or "unknown"
 
 
 def _dry_run(text: str) -> bool:
@@ -135,9 +168,9 @@ def _dry_run(text: str) -> bool:
 # Reading.
 
 
-def _list(plane: Plane, call: Call, request: Request) -> Answer:
+async def _list(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
     query = request.query
-    wanted = listing.ListOptions(
+    list_options = listing.ListOptions(
         labels=query.get("labelSelector", ""),
         fields=query.get("fieldSelector", ""),
         limit=request.number("limit") or 0,
@@ -145,16 +178,19 @@ def _list(plane: Plane, call: Call, request: Request) -> Answer:
         resource_version=query.get("resourceVersion", ""),
         match=query.get("resourceVersionMatch", ""),
     )
-    return forms.many(plane, call, request, listing.list_objects(plane, call, wanted))
+    page = await listing.list_objects(plane, call, list_options)
+    return await forms.list_response(plane, call, request, page)
 
 
-async def _watch(plane: Plane, call: Call, request: Request, send: Send, *, only: str = "") -> None:
+async def _watch(
+    plane: Plane, call: Call, request: PlaneRequest, send: Send, *, only: str = ""
+) -> None:
     query = request.query
     fields = query.get("fieldSelector", "")
     if only:
         fields = f"{fields},metadata.name={only}" if fields else f"metadata.name={only}"
     initial = query.get("sendInitialEvents")
-    wanted = watch.WatchOptions(
+    watch_options = watch.WatchOptions(
         labels=query.get("labelSelector", ""),
         fields=fields,
         resource_version=query.get("resourceVersion", ""),
@@ -162,28 +198,28 @@ async def _watch(plane: Plane, call: Call, request: Request, send: Send, *, only
         bookmarks=request.flag("allowWatchBookmarks"),
         initial=None if initial is None else request.flag("sendInitialEvents"),
     )
-    started = await watch.begin(plane, call, wanted)
-    await streams.watch(plane, call, request, send, started)
+    started = await watch.begin(plane, call, watch_options)
+    await streams.watch(plane, call, request, send, started, request.first_sent)
 
 
 # Writing.
 
 
-async def _create(plane: Plane, call: Call, request: Request) -> Answer:
-    _options(call, request)
-    body = await _object(call, request)
+async def _create(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
+    _read_write_options(call, request)
+    body = await _required_body(call, request)
     call.duplicates = await _duplicates(call, request, body)
-    return answer(await create.create(plane, call, body), 201)
+    return json_reply(await create.create(plane, call, body), 201)
 
 
-async def _update(plane: Plane, call: Call, request: Request) -> Answer:
-    _options(call, request)
-    body = await _object(call, request)
+async def _update(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
+    _read_write_options(call, request)
+    body = await _required_body(call, request)
     call.duplicates = await _duplicates(call, request, body)
-    return answer(await update.update(plane, call, body))
+    return json_reply(await update.update(plane, call, body))
 
 
-async def _object(call: Call, request: Request) -> Any:
+async def _required_body(call: Call, request: PlaneRequest) -> Any:
     if not await request.body():
         raise status.bad_request(
             f"the object provided is unrecognized (must be of type {call.resource.kind}):"
@@ -192,107 +228,108 @@ async def _object(call: Call, request: Request) -> Any:
     return await request.decoded()
 
 
-async def _duplicates(call: Call, request: Request, decoded: Any) -> list[str]:
-    """Fields that a JSON body names twice; only the last of them was read."""
+async def _duplicates(call: Call, request: PlaneRequest, decoded: Any) -> list[str]:
+    """Return the fields that a JSON body names twice; only the last of them was read."""
     if call.field_validation == "Ignore":
         return []
     return duplicates(await request.body(), decoded)
 
 
-async def _patch(plane: Plane, call: Call, request: Request) -> Answer:
-    _options(call, request)
+async def _patch(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
+    _read_write_options(call, request)
     media_type = request.media_type
     _patch_options(request, media_type)
-    if media_type == patch.APPLY:
+    if media_type == APPLY:
         config = yaml.load(await request.body())
-        made, new = await apply.apply(plane, call, config, force=request.flag("force"))
-        return answer(made, 201 if new else 200)
-    allowed = patch.accepted(call)
+        applied, is_new = await apply.apply(plane, call, config, force=request.flag("force"))
+        return json_reply(applied, 201 if is_new else 200)
+    allowed = patch.accepted_media_types(call)
     body = await request.decoded(*allowed) if media_type in allowed else {}
-    return answer(await patch.patch(plane, call, body, media_type))
+    return json_reply(await patch.patch(plane, call, body, media_type))
 
 
-def _patch_options(request: Request, media_type: str) -> None:
+def _patch_options(request: PlaneRequest, media_type: str) -> None:
     cause = None
-    if media_type == patch.APPLY:
+    if media_type == APPLY:
         if not request.query.get("fieldManager"):
-            words = "Required value: is required for apply patch"
-            cause = Cause(words, "fieldManager", "FieldValueRequired")
+            message = "Required value: is required for apply patch"
+            cause = Cause(message, "fieldManager", "FieldValueRequired")
     elif "force" in request.query:
-        words = "Forbidden: may not be specified for non-apply patch"
-        cause = Cause(words, "force", "FieldValueForbidden")
+        message = "Forbidden: may not be specified for non-apply patch"
+        cause = Cause(message, "force", "FieldValueForbidden")
     if cause is not None:
         raise status.invalid(status.About(group="meta.k8s.io", kind="PatchOptions"), [cause])
 
 
-async def _delete_options(call: Call, request: Request) -> delete.DeleteOptions:
-    body = await request.decoded()
-    if not isinstance(body, dict):
-        raise status.bad_request("DeleteOptions must be a JSON object")
+async def _delete_options(call: Call, request: PlaneRequest) -> delete.DeleteOptions:
+    body = prepare.body_of(await request.decoded(), "v1", "DeleteOptions")
     call.dry_run = _dry_run(request.query.get("dryRun", "")) or "All" in (body.get("dryRun") or ())
-    return delete.options(body, request.query)
+    return delete.options(body, request.query, request.number("gracePeriodSeconds"))
 
 
-async def _delete(plane: Plane, call: Call, request: Request) -> Answer:
-    wanted = await _delete_options(call, request)
-    item, gone = await delete.delete(plane, call, wanted)
-    if gone and call.resource.storage != "pods":
-        return answer(status.deleted(call.about, item.uid))
-    return _item(call, item)
+async def _delete(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
+    delete_options = await _delete_options(call, request)
+    item, is_gone = await delete.delete(plane, call, delete_options)
+    if is_gone and call.resource.storage != "pods":
+        return json_reply(status.deleted(call.about, item.uid))
+    return _item_response(call, item)
 
 
-async def _delete_all(plane: Plane, call: Call, request: Request) -> Answer:
+async def _delete_all(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
     if "deletecollection" not in call.resource.verbs:
         raise status.method_not_allowed(call.about)
-    wanted = await _delete_options(call, request)
+    delete_options = await _delete_options(call, request)
     query = request.query
-    chosen = listing.ListOptions(
+    list_options = listing.ListOptions(
         labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", "")
     )
-    page = listing.list_objects(plane, call, chosen)
+    page = await listing.list_objects(plane, call, list_options)
     for item in page.items:
-        one = Call(
+        item_call = Call(
             resource=call.resource,
             namespace=item.key.namespace,
             name=item.key.name,
             user=call.user,
+            enforced=call.enforced,
             dry_run=call.dry_run,
+            warnings=call.warnings,
         )
         with contextlib.suppress(NotFound):  # gone meanwhile, as asked
-            await delete.delete(plane, one, wanted)
-    return forms.many(plane, call, request, page)
+            await delete.delete(plane, item_call, delete_options)
+    return await forms.list_response(plane, call, request, page)
 
 
-def _item(call: Call, item: Item) -> Answer:
-    return answer(call.shown(item.obj))
+def _item_response(call: Call, item: Item) -> Reply:
+    return json_reply(call.to_requested_version(item.obj))
 
 
 # Subresources.
 
 
 async def _subresource(
-    planes: Hosting, plane: Plane, call: Call, request: Request, send: Send
-) -> Answer | None:
+    planes: Hosting, plane: Plane, call: Call, request: PlaneRequest, send: Send
+) -> Reply | None:
     match request.method, call.subresource:
         case "GET", "status" | "approval":
-            return forms.one(plane, call, request, get.get(plane, call))
+            return forms.object_response(plane, call, request, get.get(plane, call))
         case "GET", "resize" | "ephemeralcontainers":
-            return forms.one(plane, call, request, get.get(plane, call))
+            return forms.object_response(plane, call, request, get.get(plane, call))
         case "PUT", "status" | "approval" | "resize" | "ephemeralcontainers":
             return await _update(plane, call, request)
         case "PATCH", "status" | "approval" | "resize" | "ephemeralcontainers":
             return await _patch(plane, call, request)
         case "GET", "scale":
-            return answer(scale.get(plane, call))
+            return json_reply(scale.get(plane, call))
         case "PUT", "scale":
-            _options(call, request)
-            return answer(await scale.put(plane, call, await request.decoded()))
+            _read_write_options(call, request)
+            return json_reply(await scale.put(plane, call, await request.decoded()))
         case "PATCH", "scale":
-            _options(call, request)
+            _read_write_options(call, request)
             media = request.media_type
             body = await request.decoded(patch.JSON, patch.MERGE, patch.STRATEGIC)
-            return answer(await scale.patch(plane, call, body, media))
+            return json_reply(await scale.patch(plane, call, body, media))
         case "GET" | "POST", "exec" | "attach" | "portforward":
+            policies.enforce(plane, call, "CONNECT", podstreams.options(call, request), None)
             await podstreams.tunnel(planes, plane, call, request)
             return None
         case _, "proxy" if call.resource.plural == "pods":
@@ -301,46 +338,53 @@ async def _subresource(
         case "PUT", "finalize":
             return await _finalize(plane, call, request)
         case "POST", "binding":
-            body = await _plain(call, request)
+            body = await _subresource_body(call, request)
+            policies.enforce(plane, call, "CREATE", body, None)
             await bind.bind(plane, call, body)
-            return answer(_success(), 201)
+            return json_reply(_success(), 201)
         case "POST", "eviction":
-            body = await _plain(call, request)
+            body = await _subresource_body(call, request)
+            policies.enforce(plane, call, "CREATE", body, None)
             await evict.evict(plane, call, body)
-            return answer(_success(), 201)
+            return json_reply(_success(), 201)
         case "POST", "token":
-            body = await _plain(call, request)
-            return answer(accounts.request(plane, planes.tokens, call, body), 201)
+            body = await _subresource_body(call, request)
+            policies.enforce(plane, call, "CREATE", body, None)
+            return json_reply(accounts.request(plane, planes.tokens, call, body), 201)
         case "GET", "log":
             return await streams.log(planes, plane, call, request, send)
         case _:
-            what = f"{call.resource.plural}/{call.subresource}"
+            path = f"{call.resource.plural}/{call.subresource}"
             raise status.refuse(
-                501, "NotImplemented", f"{request.method} of {what} is not supported by this plane"
+                501, "NotImplemented", f"{request.method} of {path} is not supported by this plane"
             )
 
 
-async def _plain(call: Call, request: Request) -> dict[str, Any]:
-    _options(call, request)
-    body = await request.decoded()
-    if not isinstance(body, dict):
-        raise status.bad_request("the body must be a JSON object")
-    return body
+async def _subresource_body(call: Call, request: PlaneRequest) -> dict[str, Any]:
+    _read_write_options(call, request)
+    kind = call.resource.subresources[call.subresource]
+    api_version = f"{kind.group}/{kind.version}" if kind.group else kind.version
+    return prepare.body_of(await request.decoded(), api_version, kind.kind)
 
 
-async def _finalize(plane: Plane, call: Call, request: Request) -> Answer:
-    """PUT namespaces/NAME/finalize: only spec.finalizers changes."""
-    body = await _plain(call, request)
+async def _finalize(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
+    """Answer PUT namespaces/NAME/finalize, which changes only spec.finalizers."""
+    body = await _subresource_body(call, request)
     latest = plane.store.latest(call.key)
     if latest is None:
         raise status.not_found(call.about)
+    version = (body.get("metadata") or {}).get("resourceVersion")
+    if version not in (None, "", str(latest.revision)):
+        raise status.conflict(call.about, status.MODIFIED)
     spec = {**(latest.obj.get("spec") or {})}
     spec["finalizers"] = list((body.get("spec") or {}).get("finalizers") or ())
     if not spec["finalizers"]:
         del spec["finalizers"]
     new = {**latest.obj, "metadata": dict(latest.obj["metadata"]), "spec": spec}
-    item = await update.keep(plane, latest, new)
-    return _item(call, item)
+    policies.enforce(plane, call, "UPDATE", new, latest.obj)
+    if call.dry_run:
+        return json_reply(call.to_requested_version(new))
+    return _item_response(call, await update.write_or_remove(plane, latest, new))
 
 
 def _success() -> Object:

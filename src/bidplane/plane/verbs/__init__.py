@@ -1,1 +1,1 @@
-"""What can be done with objects, one file per verb. A verb decides, then awaits the store once."""
+"""Operations on objects, one file per verb. A verb decides, then awaits the store once."""

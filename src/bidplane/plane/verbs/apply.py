@@ -1,42 +1,45 @@
-"""PATCH with `apply-patch+yaml`: server-side apply. What is not there is made."""
+"""PATCH with `apply-patch+yaml`: server-side apply. A missing object is created."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from bidplane.kube.client import Object
-from bidplane.plane.call import Call
+from bidplane.plane.call import APPLY, Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.verbs.create import create
 from bidplane.plane.verbs.update import change
-from bidplane.wire import managers, resources, status, typed
-from bidplane.wire.fields import BadFields
-from bidplane.wire.managers import Manager
-from bidplane.wire.shapes import Shape
+from bidplane.wire import resources, status
+from bidplane.wire.patches import managers
+from bidplane.wire.patches.fields import BadFields
+from bidplane.wire.patches.managers import Manager
+from bidplane.wire.schema import typed
+from bidplane.wire.schema.shapes import SchemaNode
 
 
 async def apply(plane: Plane, call: Call, config: Any, *, force: bool) -> tuple[Object, bool]:
-    """The object, and whether it is new."""
-    _check(call, config)
+    """Return the object after the apply, and whether it is new."""
+    _check_config(call, config)
+    call.patch_type, call.patch = APPLY, config
     shape = resources.shape(call.resource)
     try:
         typed.check(config, shape)
     except BadFields as error:
         meta = config["metadata"]
         api_version = config["apiVersion"]
-        where = f"{meta.get('namespace', '')}/{meta['name']}"
+        object_name = f"{meta.get('namespace', '')}/{meta['name']}"
         group = api_version if "/" in api_version else f"/{api_version}"
         raise status.refuse(
             500,
             "",
-            f"failed to create typed patch object ({where}; {group},"
+            f"failed to create typed patch object ({object_name}; {group},"
             f" Kind={config['kind']}): {error}",
         ) from None
-    found: list[Manager] = []
+    field_managers: list[Manager] = []
 
-    def applied(live: Object) -> dict[str, Any]:
-        new, now = _applied(plane, call, config, live, shape, force=force)
-        found[:] = now
+    def make(live: Object) -> dict[str, Any]:
+        new, new_managers = _merge_config(plane, call, config, live, shape, force=force)
+        field_managers[:] = new_managers
         return new
 
     if plane.store.latest(call.key) is None:
@@ -48,20 +51,23 @@ async def apply(plane: Plane, call: Call, config: Any, *, force: bool) -> tuple[
                 f"uid mismatch: the provided object specified uid {uid}, and no existing object"
                 " was found",
             )
-        new = applied({})
+        new = make({})
         new["metadata"].pop("resourceVersion", None)
-        return await create(plane, call, new, found), True
-    return await change(plane, call, applied, lambda: found), False
+        return await create(plane, call, new, field_managers), True
+    return await change(plane, call, make, lambda: field_managers), False
 
 
-def _check(call: Call, config: Any) -> None:
+def _check_config(call: Call, config: Any) -> None:
+    """
+    Raise 400 for a configuration of another kind or name than the request, or with managedFields.
+    """
     if not isinstance(config, dict):
         raise status.bad_request("error decoding patch: an applied configuration is an object")
     resource = call.resource
     api_version, kind = config.get("apiVersion") or "", config.get("kind") or ""
     if (api_version, kind) != (resource.api_version, resource.kind):
-        shown = api_version if "/" in str(api_version) else f"/{api_version}"
-        raise status.bad_request(f"invalid object type: {shown}, Kind={kind}")
+        group_version = api_version if "/" in str(api_version) else f"/{api_version}"
+        raise status.bad_request(f"invalid object type: {group_version}, Kind={kind}")
     meta = config.get("metadata")
     if not isinstance(meta, dict) or not meta.get("name"):
         raise status.bad_request(
@@ -77,35 +83,36 @@ def _check(call: Call, config: Any) -> None:
         raise status.bad_request("metadata.managedFields must be nil")
 
 
-def _applied(
-    plane: Plane, call: Call, config: Object, live: Object, shape: Shape, *, force: bool
+def _merge_config(
+    plane: Plane, call: Call, config: Object, live: Object, shape: SchemaNode, *, force: bool
 ) -> tuple[dict[str, Any], list[Manager]]:
+    """Return the live object merged with `config`, and its field managers after that."""
     resource = call.resource
-    found, tracked = managers.of({"metadata": {}}, live or None)
+    field_managers, tracked = managers.of({"metadata": {}}, live or None)
     if live and not tracked:
-        found = [managers.before_first_apply(live, shape, resource.api_version)]
-    who = Manager(
+        field_managers = [managers.before_first_apply(live, shape, resource.api_version)]
+    applier = Manager(
         name=call.manager,
         operation=managers.APPLY,
         api_version=resource.api_version,
         subresource=call.subresource,
     )
-    new, now = managers.applied(
-        found,
-        who,
+    new, new_managers = managers.applied(
+        field_managers,
+        applier,
         config,
         live,
         shape,
         force=force,
         now=plane.now(),
-        ignored=_ignored(call, config),
+        ignored=_ignored_fields(call, config),
     )
     managers.note_last_applied(new, config, live, call.manager)
-    return new, now
+    return new, new_managers
 
 
-def _ignored(call: Call, config: Object) -> tuple[str, ...]:
-    """What this path does not write, and so cannot own."""
+def _ignored_fields(call: Call, config: Object) -> tuple[str, ...]:
+    """Return the fields that this path does not write, and so cannot own."""
     if call.subresource == "status":
         return tuple(key for key in config if key != "status")
     return ("status",) if call.resource.has_status else ()

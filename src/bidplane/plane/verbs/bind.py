@@ -1,4 +1,4 @@
-"""POST pods/NAME/binding: a pod gets its node, once."""
+"""POST pods/NAME/binding: assign a pod to a node, once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ async def bind(plane: Plane, call: Call, binding: dict[str, Any]) -> None:
     if not node:
         raise status.invalid(about, [Cause("Required value", "target.name", "FieldValueRequired")])
     if uid != latest.uid:
-        why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {latest.uid}"
-        raise status.conflict(about, why)
+        reason = (
+            f"Precondition failed: UID in precondition: {uid}, UID in object meta: {latest.uid}"
+        )
+        raise status.conflict(about, reason)
     pod, spec = latest.obj, latest.obj["spec"]
     if "deletionTimestamp" in pod["metadata"]:
-        why = f"pod {call.name} is being deleted, cannot be assigned to a host"
-        raise status.conflict(about, why)
+        reason = f"pod {call.name} is being deleted, cannot be assigned to a host"
+        raise status.conflict(about, reason)
     if spec.get("nodeName"):
-        why = f'pod {call.name} is already assigned to node "{spec["nodeName"]}"'
-        raise status.conflict(about, why)
+        reason = f'pod {call.name} is already assigned to node "{spec["nodeName"]}"'
+        raise status.conflict(about, reason)
     if spec.get("schedulingGates"):
         raise status.conflict(about, f"pod {call.name} has non-empty .spec.schedulingGates")
     if call.dry_run:

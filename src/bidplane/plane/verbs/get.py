@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bidplane.plane.call import Call
-from bidplane.plane.feed import Item
 from bidplane.plane.plane import Plane
+from bidplane.plane.storage.feed import Item
 from bidplane.wire import status
 
 

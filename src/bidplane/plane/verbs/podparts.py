@@ -11,50 +11,54 @@ from bidplane.wire.kinds.pods import quality_of_service
 from bidplane.wire.status import Cause
 
 
-def only(call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
-    """`old` with the part that this path writes taken from `new`; 422 for what may not be."""
+def merge_part(call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
+    """
+    Return `old` with the part that this path writes taken from `new`; raise 422 for other changes.
+    """
     spec = dict(old["spec"])
     if call.subresource == "resize":
         for field in ("containers", "initContainers"):
             if field in spec:
-                spec[field] = _resized(call, new["spec"].get(field) or [], spec[field], field)
+                spec[field] = _resized_containers(
+                    call, new["spec"].get(field) or [], spec[field], field
+                )
         if quality_of_service(spec) != quality_of_service(old["spec"]):
-            words = (
+            message = (
                 f'Invalid value: "{quality_of_service(spec)}": Pod QOS Class may not change as a'
                 " result of resizing"
             )
-            raise status.invalid(call.about, [Cause(words, "spec")])
+            raise status.invalid(call.about, [Cause(message, "spec")])
     else:
-        spec["ephemeralContainers"] = _joined(call, new["spec"], old["spec"])
+        spec["ephemeralContainers"] = _ephemeral_containers(call, new["spec"], old["spec"])
         if not spec["ephemeralContainers"]:
             del spec["ephemeralContainers"]
     return {**old, "metadata": new["metadata"], "spec": spec}
 
 
-def _resized(call: Call, new: list[Any], old: list[Any], field: str) -> list[Any]:
-    wanted = {container.get("name"): container for container in new}
-    if len(new) != len(old) or any(container["name"] not in wanted for container in old):
-        words = "Forbidden: containers may not be added, removed or renamed by a resize"
-        raise status.invalid(call.about, [Cause(words, f"spec.{field}", "FieldValueForbidden")])
+def _resized_containers(call: Call, new: list[Any], old: list[Any], field: str) -> list[Any]:
+    requested = {container.get("name"): container for container in new}
+    if len(new) != len(old) or any(container["name"] not in requested for container in old):
+        message = "Forbidden: containers may not be added, removed or renamed by a resize"
+        raise status.invalid(call.about, [Cause(message, f"spec.{field}", "FieldValueForbidden")])
     resized = []
     for container in old:
-        asked = wanted[container["name"]]
-        one = {key: value for key, value in container.items() if key != "resources"}
-        resized.append({**one, "resources": asked.get("resources") or {}})
+        new_container = requested[container["name"]]
+        unchanged = {key: value for key, value in container.items() if key != "resources"}
+        resized.append({**unchanged, "resources": new_container.get("resources") or {}})
     return resized
 
 
-def _joined(call: Call, new: Object, old: Object) -> list[Any]:
-    wanted = list(new.get("ephemeralContainers") or ())
-    by_name = {container.get("name"): container for container in wanted}
+def _ephemeral_containers(call: Call, new: Object, old: Object) -> list[Any]:
+    requested = list(new.get("ephemeralContainers") or ())
+    by_name = {container.get("name"): container for container in requested}
     for container in old.get("ephemeralContainers") or ():
         name = container["name"]
         if name not in by_name:
-            words = f'Forbidden: existing ephemeral containers "{name}" may not be removed\n'
+            message = f'Forbidden: existing ephemeral containers "{name}" may not be removed\n'
         elif by_name[name] != container:
-            words = f'Forbidden: existing ephemeral containers "{name}" may not be changed\n'
+            message = f'Forbidden: existing ephemeral containers "{name}" may not be changed\n'
         else:
             continue
         path = "spec.ephemeralContainers"
-        raise status.invalid(call.about, [Cause(words, path, "FieldValueForbidden")])
-    return wanted
+        raise status.invalid(call.about, [Cause(message, path, "FieldValueForbidden")])
+    return requested

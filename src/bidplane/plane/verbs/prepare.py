@@ -1,5 +1,5 @@
 """
-What happens to an object between the client's bytes and the store, on any write.
+Decoding, defaulting and validation of an object before it is stored, on any write.
 
 Nothing here awaits: the verbs rely on it (see `store`).
 """
@@ -7,24 +7,33 @@ Nothing here awaits: the verbs rely on it (see `store`).
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from bidplane.core.policies import programs as policy_programs
 from bidplane.kube.client import Object
-from bidplane.plane import admission, signing
-from bidplane.plane import rules as cel_rules
-from bidplane.plane.call import Call
+from bidplane.plane.admission import defaults, policies
+from bidplane.plane.admission import rules as cel_rules
+from bidplane.plane.admission.policies.enforce import POLICIES
+from bidplane.plane.call import APPLY, Call
+from bidplane.plane.identity import signing
 from bidplane.plane.plane import Plane
 from bidplane.plane.registry import CRDS
 from bidplane.plane.verbs import podparts
-from bidplane.wire import crds, decode, kinds, managers, metadata, resources, status, validate
-from bidplane.wire.fields import BadFields
-from bidplane.wire.managers import Manager
-from bidplane.wire.shapes import Shape
-from bidplane.wire.status import Cause
+from bidplane.wire import kinds, metadata, resources, status
+from bidplane.wire.patches import managers
+from bidplane.wire.patches.fields import BadFields
+from bidplane.wire.patches.managers import Manager
+from bidplane.wire.schema import crds, decode, shapes, validate
+from bidplane.wire.schema.scalars import Mistyped
+from bidplane.wire.schema.shapes import SchemaNode
+from bidplane.wire.status import Cause, StatusError
 
 
-def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
-    """A copy of what was sent, as its kind has it; 400 when it is something else."""
+def decode_object(call: Call, sent: Any, shape: SchemaNode | None = None) -> dict[str, Any]:
+    """Return a copy of the sent object, decoded as its kind; raise 400 for another kind or form."""
     resource = call.resource
     if not isinstance(sent, dict) and not hasattr(sent, "keys"):
         raise status.bad_request("the object provided is not a JSON object")
@@ -36,40 +45,100 @@ def shaped(call: Call, sent: Any, shape: Shape | None = None) -> dict[str, Any]:
             if kind == resource.kind
             else f"{kind} in version {api_version!r} cannot be handled as a {resource.kind}"
         )
-    report = decode.Report()
-    obj = decode.clean(sent, shape or resources.shape(resource), report)
-    _judge(call, report, str((sent.get("metadata") or {}).get("name") or call.name))
+    report = decode.DecodeReport()
+    try:
+        shape = shape or resources.shape(resource)
+        obj = decode.clean(sent, shape, report)
+    except Mistyped as error:
+        raise _undecodable(call, error, sent) from None
+    _check_report(call, report, sent)
+    spec = shape.fields.get("spec")
+    if spec is not None and spec.builtin and spec.kind == shapes.OBJECT:
+        obj.setdefault("spec", {})  # a struct: Go's JSON always has it
     obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
     meta = obj.setdefault("metadata", {})
     for field in ("finalizers", "ownerReferences"):
         if field in meta and not meta[field]:
             del meta[field]
-    return call.kept(obj)
+    return call.to_stored_version(obj)
 
 
-def _judge(call: Call, report: decode.Report, name: str) -> None:
+def body_of(sent: Any, api_version: str, kind: str) -> dict[str, Any]:
+    """Return a body that is not stored itself (a Binding, DeleteOptions), decoded as its kind."""
+    shape = shapes.builtin(api_version, kind)
+    assert shape is not None, f"no schema was recorded for {kind}"
+    if not isinstance(sent, Mapping):
+        raise status.bad_request(f"{kind} must be a JSON object")
+    try:
+        body: dict[str, Any] = decode.clean(sent, shape, decode.DecodeReport())
+    except Mistyped as error:
+        version = api_version.rpartition("/")[2]
+        message = f'{kind} in version "{version}" cannot be handled as a {kind}: {error}'
+        raise status.bad_request(message) from None
+    return body
+
+
+def _check_report(call: Call, report: decode.DecodeReport, sent: Any) -> None:
+    """Raise or warn for wrong, unknown and duplicate fields, as fieldValidation demands."""
     resource = call.resource
-    head = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
     if report.wrong:
         if resource.custom:
-            raise status.invalid(resource.about(name), [*report.wrong, *_unasked(call)])
-        raise status.bad_request(f"{head}: json: {report.wrong[0]}")
+            meta = sent.get("metadata")
+            name = meta.get("name") if isinstance(meta, Mapping) else ""
+            about = resource.about(str(name or call.name))
+            raise status.invalid(about, [*report.wrong, *_unchecked_rules(call)])
+        raise status.bad_request(f"{_cannot_handle(call)}: {report.wrong[0]}")
     if call.field_validation == "Ignore":
         return
-    said = [f'duplicate field "{path}"' for path in call.duplicates]
-    said += [f'unknown field "{path}"' for path in report.unknown]
-    if not said:
+    problems = [f'duplicate field "{path}"' for path in call.duplicates]
+    problems += [f'unknown field "{path}"' for path in report.unknown]
+    if not problems:
         return
     if call.field_validation == "Strict":
-        raise status.bad_request(f"{head}: strict decoding error: {', '.join(said)}")
-    call.warnings.extend(said)
+        message = f"strict decoding error: {', '.join(problems)}"
+        raise bad_patch(call, message, sent) or status.bad_request(
+            f"{_cannot_handle(call)}: {message}"
+        )
+    call.warnings.extend(problems)
+
+
+def _cannot_handle(call: Call) -> str:
+    kind = call.resource.kind
+    return f'{kind} in version "{call.resource.version}" cannot be handled as a {kind}'
+
+
+def _undecodable(call: Call, error: Mistyped, sent: Any) -> StatusError:
+    """Return the refusal of a value that its type cannot hold, by how it was sent."""
+    if call.patch_type == APPLY and not error.go_type:
+        # Upstream's own answer; a number past its type wraps there, and is refused here.
+        resource = call.resource
+        group = f"{resource.group or ''}/{resource.version}, Kind={resource.kind}"
+        return status.refuse(
+            500,
+            "",
+            f"failed to convert new object ({call.namespace}/{call.name}; {group}) to proper"
+            f" version: unable to convert unstructured object to {group}: error decoding from"
+            f" json: {error}",
+        )
+    return bad_patch(call, str(error), sent) or status.bad_request(
+        f"{_cannot_handle(call)}: {error}"
+    )
+
+
+def bad_patch(call: Call, message: str, patched: Any) -> StatusError | None:
+    """Return 422 when `call` is a patch whose result cannot be decoded; else None."""
+    if not call.patch_type:
+        return None
+    sent = patched if call.patch is None else call.patch
+    text = msgspec.json.encode(msgspec.json.encode(sent).decode()).decode()
+    return status.invalid(status.About(), [Cause(f"Invalid value: {text}: {message}", "patch")])
 
 
 def for_create(
     plane: Plane, call: Call, obj: dict[str, Any], owners: list[Manager] | None = None
 ) -> None:
     """
-    Give a new object what the server gives it, and refuse it if it is wrong.
+    Set the server's fields of a new object, and raise if it is invalid.
 
     `owners` are its field managers when it was applied; else the caller owns all of it.
     """
@@ -95,14 +164,14 @@ def for_create(
     if resource.has_status and not (rules.keeps_status or call.with_status):
         obj.pop("status", None)
     if resource.storage == signing.CSRS:
-        signing.ask(call, obj)
+        signing.set_requester(call, obj)
     rules.default(obj)
     _own_fields(plane, call, obj, None, owners)
-    admission.admit(plane, resource.storage, obj, None)
+    defaults.admit(plane, resource.storage, obj, None)
     rules.create(obj)
-    _own(plane, call, obj)
-    named = _named(call, meta.get("name", ""))
-    _check(plane, named, "CREATE", obj, None)
+    _establish_crd(plane, call, obj)
+    named = _with_name(call, meta.get("name", ""))
+    _validate(plane, named, "CREATE", obj, None)
 
 
 def for_update(
@@ -112,26 +181,31 @@ def for_update(
     old: Object,
     owners: list[Manager] | None = None,
 ) -> dict[str, Any]:
-    """`new` as it may replace `old`: with what only the server sets, and only what may change."""
+    """
+    Return `new` as it may replace `old`: fields of the server kept, forbidden changes refused.
+    """
     resource, rules = call.resource, kinds.rules(call.resource.storage)
     changed_fixed = metadata.carry_over(new, old)
     if resource.storage == signing.CSRS:
-        new = signing.only(call, new, old, plane.now())
+        new = signing.keep_unchangeable(call, new, old, plane.now())
     elif call.subresource == "status":
         new = _status_only(call, new, old)
     elif call.subresource in POD_PARTS:
-        new = podparts.only(call, new, old)
+        new = podparts.merge_part(call, new, old)
     elif resource.has_status and not _owns_status(call):
         _put(new, "status", old.get("status"))
+    rules.update(new, old)
     rules.default(new)
     _own_fields(plane, call, new, old, owners)
-    admission.admit(plane, resource.storage, new, old)
-    _own(plane, call, new)
+    defaults.admit(plane, resource.storage, new, old)
+    _establish_crd(plane, call, new)
     if changed_fixed:
         raise status.invalid(call.about, changed_fixed)
-    if (resource.custom or rules.generation) and _intent(call, new) != _intent(call, old):
+    if (resource.custom or rules.generation) and _versioned_part(call, new) != _versioned_part(
+        call, old
+    ):
         new["metadata"]["generation"] = int(old["metadata"].get("generation", 0)) + 1
-    _check(plane, call, "UPDATE", new, old)
+    _validate(plane, call, "UPDATE", new, old)
     return new
 
 
@@ -146,41 +220,48 @@ def _own_fields(
     old: Object | None,
     owners: list[Manager] | None,
 ) -> None:
-    """Write down who owns which field now."""
+    """Record which manager owns which field now."""
     resource = call.resource
     if owners is None:
         # Only a write of the whole object may edit the entries themselves.
-        found, tracked = managers.of({"metadata": {}} if call.subresource else new, old)
-        # What the plane itself makes is not tracked until somebody cares who owns it.
-        if tracked and (call.manager or found):
-            who = Manager(
+        field_managers, tracked = managers.of({"metadata": {}} if call.subresource else new, old)
+        # Writes of the plane itself are not tracked until another manager writes the object.
+        if tracked and (call.manager or field_managers):
+            writer = Manager(
                 name=call.manager or PLANE,
                 operation=managers.UPDATE,
                 api_version=resource.api_version,
                 subresource=call.subresource,
             )
-            before = None if old is None else call.shown(old)
+            before = None if old is None else call.to_requested_version(old)
             shape = resources.shape(resource)
-            # Entries nobody can tell apart are for validation to speak of.
+            # Validation reports entries with the same key.
             with contextlib.suppress(BadFields):
-                found = managers.updated(found, who, call.shown(new), before, shape, plane.now())
+                field_managers = managers.updated(
+                    field_managers,
+                    writer,
+                    call.to_requested_version(new),
+                    before,
+                    shape,
+                    plane.now(),
+                )
     else:
-        found = owners
-    if found:
-        new["metadata"]["managedFields"] = managers.encode(found)
+        field_managers = owners
+    if field_managers:
+        new["metadata"]["managedFields"] = managers.encode(field_managers)
     else:
         new["metadata"].pop("managedFields", None)
 
 
-def _own(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
-    """A CRD is served from the moment it is kept."""
+def _establish_crd(plane: Plane, call: Call, obj: dict[str, Any]) -> None:
+    """Set the status of a CRD: it is served from the moment it is stored."""
     if call.resource.storage != CRDS:
         return
     if crds.problems(obj):
-        return  # _check will say so
+        return  # _validate reports them
     name = obj["metadata"].get("name")
-    others = [item.obj for item in plane.store.items(CRDS) if item.key.name != name]
-    obj["status"] = crds.established(obj, plane.now(), crds.names_taken(obj, others))
+    other_crds = [item.obj for item in plane.store.items(CRDS) if item.key.name != name]
+    obj["status"] = crds.established(obj, plane.now(), crds.names_taken(obj, other_crds))
 
 
 def _owns_status(call: Call) -> bool:
@@ -188,11 +269,11 @@ def _owns_status(call: Call) -> bool:
 
 
 def _status_only(call: Call, new: dict[str, Any], old: Object) -> dict[str, Any]:
-    kept = dict(old)
-    _put(kept, "status", new.get("status"))
+    merged = dict(old)
+    _put(merged, "status", new.get("status"))
     # Upstream lets a built-in's status writer touch metadata (a kubelet sets annotations so).
-    kept["metadata"] = dict(old["metadata"] if call.resource.custom else new["metadata"])
-    return kept
+    merged["metadata"] = dict(old["metadata"] if call.resource.custom else new["metadata"])
+    return merged
 
 
 def _put(obj: dict[str, Any], field: str, value: Any) -> None:
@@ -202,75 +283,83 @@ def _put(obj: dict[str, Any], field: str, value: Any) -> None:
         obj[field] = value
 
 
-def _intent(call: Call, obj: Object) -> Any:
-    """What `generation` counts changes of."""
+def _versioned_part(call: Call, obj: Object) -> Any:
+    """Return the part of an object whose changes `generation` counts."""
     if call.resource.custom:
         ignored = {"metadata", "status"} if call.resource.has_status else {"metadata"}
         return {key: value for key, value in obj.items() if key not in ignored}
     return obj.get("spec")
 
 
-def _named(call: Call, name: str) -> Call:
+def _with_name(call: Call, name: str) -> Call:
     call.name = name
     return call
 
 
-def _unasked(call: Call) -> list[Cause]:
-    """Said when a schema has rules, and the object was too wrong to ask them."""
+def _unchecked_rules(call: Call) -> list[Cause]:
+    """Return a cause that CEL rules were not evaluated, if the schema has any."""
     if call.resource.schema is None or cel_rules.plan(call.resource.schema) is None:
         return []
-    words = (
+    message = (
         "Invalid value: null: some validation rules were not checked because the object was"
         " invalid; correct the existing errors to complete validation"
     )
-    return [Cause(words, "<nil>")]
+    return [Cause(message, "<nil>")]
 
 
-def _by_rules(call: Call, shown: Object, old: Object | None) -> list[Cause]:
-    """What the CEL rules of a CRD say, and whether those of a new CRD can be asked."""
+def _cel_problems(call: Call, obj: Object, old: Object | None) -> list[Cause]:
+    """
+    Return violations of the CEL rules of a CRD, and errors in the rules of a new CRD or policy.
+    """
     if call.resource.schema is not None:
-        asked = cel_rules.plan(call.resource.schema)
-        if asked is None:
+        plan = cel_rules.plan(call.resource.schema)
+        if plan is None:
             return []
-        return cel_rules.broken(asked, shown, None if old is None else call.shown(old))
+        return cel_rules.violations(
+            plan, obj, None if old is None else call.to_requested_version(old)
+        )
     if call.resource.storage == CRDS:
-        return cel_rules.problems(shown)
+        return cel_rules.problems(obj, old)
+    if call.resource.storage == POLICIES:
+        return policy_programs.problems(obj.get("spec") or {})
     return []
 
 
-def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | None) -> None:
+def _validate(plane: Plane, call: Call, operation: str, new: Object, old: Object | None) -> None:
+    """Raise the first refusal of a write: validation, permission, admission, policies."""
     resource, rules = call.resource, kinds.rules(call.resource.storage)
     # Definitions are checked as custom objects are: their own finalizer has no path.
     lenient = resource.custom or resource.storage == CRDS
-    found = metadata.problems(
+    policies.refuse_unsupported(call)
+    causes = metadata.problems(
         new, namespaced=resource.namespaced, name_rule=rules.name, custom=lenient
     )
-    shown = call.shown(new)
-    # Only its status was written: the spec was looked at when it was.
-    told = (
+    converted = call.to_requested_version(new)
+    # Only its status was written: the spec was validated when it was written.
+    status_only = (
         call.subresource == "status"
         and resource.storage != signing.CSRS
         and old is not None
         and new.get("spec") is old.get("spec")
     )
-    passed = ("spec",) if told else ()
-    misshapen = validate.problems(shown, resources.shape(resource), passed=passed)
-    found += misshapen
-    if not misshapen and not told:
-        found += rules.validate(new)
+    passed = ("spec",) if status_only else ()
+    misshapen = validate.problems(converted, resources.shape(resource), passed=passed)
+    causes += misshapen
+    if not misshapen and not status_only:
+        causes += rules.validate(new)
         if resource.storage == signing.CSRS:
-            found += signing.problems(new, old)
-        # A path of its own for one part of a pod has its own rules, and has asked them.
+            causes += signing.problems(new, old)
+        # The subresources for parts of a pod have checked their own rules.
         if old is not None and call.subresource not in POD_PARTS:
-            found += rules.change(new, old)
-    if not found:
-        found += _by_rules(call, shown, old)
+            causes += rules.change(new, old)
+    if not causes:
+        causes += _cel_problems(call, converted, old)
     elif resource.custom:
-        found += _unasked(call)
-    if found:
-        raise status.invalid(call.about, found)
+        causes += _unchecked_rules(call)
+    if causes:
+        raise status.invalid(call.about, causes)
     if resource.storage == signing.CSRS:
-        signing.permit(plane, call, new, old)
+        signing.check_permission(plane, call, new, old)
     plane.access.check_escalation(
         call.user, resource.storage, dict(new), None if old is None else dict(old)
     )
@@ -279,8 +368,18 @@ def _check(plane: Plane, call: Call, operation: str, new: Object, old: Object | 
             plane.name,
             operation,
             resource.coordinates,
-            shown,
-            None if old is None else call.shown(old),
+            converted,
+            None if old is None else call.to_requested_version(old),
         )
         if refusals:
-            raise status.invalid(call.about, [Cause(words) for words in refusals])
+            raise status.invalid(call.about, [Cause(refusal) for refusal in refusals])
+    if call.view is not None:
+        policies.enforce(plane, call, operation, call.view(new), old and call.view(old))
+    else:
+        policies.enforce(
+            plane,
+            call,
+            operation,
+            converted,
+            None if old is None else call.to_requested_version(old),
+        )

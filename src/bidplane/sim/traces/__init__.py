@@ -1,5 +1,5 @@
 """
-Public workloads, read as jobs: `read(path)` finds out by its content what a file or folder is.
+Public workloads, read as jobs: `read(path)` detects the format of a file or folder.
 
     jobs      a CSV with `submit_time`, `duration` and `num_gpus` (Philly, Shockwave) or `gpu_num`
               (Helios); with `dur_KIND` for `duration`, on GPUs of several kinds (Gavel)
@@ -9,7 +9,7 @@ Public workloads, read as jobs: `read(path)` finds out by its content what a fil
               `input_length`), ServeGen (`chunk-N-trace.csv`, or a folder of them), Alibaba's genai
               (`value,timestamp_anon,container_ip`: GPU duty cycles)
 
-The data stays where it is. A line that cannot be read is named, by file and number.
+The data is not copied. An error names the line that cannot be read, by file and number.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from bidplane.sim.traces.trace import Trace
 
 __all__ = ["Trace", "read"]
 
-_KNOWN = "jobs (CSV), openb, Azure LLM, Mooncake, ServeGen and genai duty cycles"
+_FORMATS = "jobs (CSV), openb, Azure LLM, Mooncake, ServeGen and genai duty cycles"
 
 
 def read(path: Path) -> Trace:
-    """Raises `UserError` that says what is wrong, and where."""
+    """Read a trace; raises `UserError` that names the problem and its place."""
     if not path.exists():
         raise UserError(f"cannot read {path}: there is no such file or folder")
     if path.is_dir():
@@ -35,7 +35,7 @@ def read(path: Path) -> Trace:
             return openb.read(path)
         if requests.is_servegen(path):
             return requests.read_servegen(path)
-        raise UserError(f"{path} is no trace: a folder is one of openb's, or ServeGen's chunks")
+        raise UserError(f"{path} is no trace: a folder must be openb's, or hold ServeGen's chunks")
     first = _first_line(path)
     columns = [column.strip() for column in first.split(",")]
     if "TIMESTAMP" in columns and "GeneratedTokens" in columns:
@@ -49,7 +49,7 @@ def read(path: Path) -> Trace:
     if "submit_time" in columns:
         return jobs.read(path)
     raise UserError(
-        f"{path} is no trace that can be read: its first line is {first[:80]!r}; known are {_KNOWN}"
+        f"{path} is in no known format: its first line is {first[:80]!r}; known are {_FORMATS}"
     )
 
 

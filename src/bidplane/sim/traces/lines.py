@@ -1,4 +1,4 @@
-"""Lines of a trace, plain or gzipped, each with the name it has in an error."""
+"""Lines of a trace, plain or gzipped, each with its place for error messages."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bidplane.errors import UserError
 
 @contextmanager
 def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a plain or gzipped text file."""
     try:
         packed = path.suffix == ".gz"
         with gzip.open(path, "rt") if packed else path.open(newline="") as lines:
@@ -24,38 +25,45 @@ def open_text(path: Path) -> Iterator[TextIO]:
 
 
 def numbered(path: Path) -> Iterator[tuple[str, str]]:
-    """Each line that is not empty, and where it is."""
+    """Each line that is not empty, with its place."""
     with open_text(path) as lines:
         number = 0
         try:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     yield f"{path}, line {number}", line.strip()
-        except (OSError, EOFError, UnicodeDecodeError) as error:  # not what it says it is
+        except (
+            OSError,
+            EOFError,
+            UnicodeDecodeError,
+        ) as error:  # not in the format its name promises
             raise UserError(f"{path}, after line {number}, cannot be read: {error}") from error
 
 
 def rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The rows of a CSV with a header, and where each is."""
+    """The rows of a CSV with a header, each with its place."""
     lines = numbered(path)
     _, header = next(lines, ("", ""))
     columns = [column.strip() for column in next(csv.reader([header]), [])]
     missing = [name for name in needed if name not in columns]
     if missing:
         raise UserError(f"{path} is no such trace: it has no column {', '.join(missing)}")
-    for where, line in lines:
+    for location, line in lines:
         values = next(csv.reader([line]))
         if len(values) != len(columns):
-            raise UserError(f"{where}: it has {len(values)} values for {len(columns)} columns")
-        yield where, dict(zip(columns, values, strict=True))
+            raise UserError(f"{location}: it has {len(values)} values for {len(columns)} columns")
+        yield location, dict(zip(columns, values, strict=True))
 
 
-def number(text: str, where: str, what: str, *, least: float = 0.0) -> float:
-    """A finite number, not below `least`; else an error that says which and where."""
+def number(text: str, location: str, subject: str, *, least: float = 0.0) -> float:
+    """
+    Parse a finite number, not below `least`; else raise an error that names the subject and the
+    place.
+    """
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        raise UserError(f"{where}: {what} {text!r} is not a number") from None
-    if not math.isfinite(found) or found < least:
-        raise UserError(f"{where}: {what} {text} must be {least:g} or more")
-    return found
+        raise UserError(f"{location}: {subject} {text!r} is not a number") from None
+    if not math.isfinite(value) or value < least:
+        raise UserError(f"{location}: {subject} {text} must be {least:g} or more")
+    return value

@@ -1,8 +1,8 @@
 """
 Alibaba's openb cluster: nodes with GPUs of several models, pods with parts of a GPU.
 
-Read as jobs, a pod runs from its creation to its deletion, and a part counts as a whole GPU:
-how well parts are packed is measured by `bidplane bench traces`, one pod after another.
+Read as jobs, a pod runs from its creation to its deletion, and a part counts as a whole GPU. The
+packing of parts is measured by `bidplane bench traces`, one pod after another.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from bidplane.sim.workload import Job
 _NODES, _PODS = "openb_node_list*.csv", "openb_pod_list*.csv"
 
 
-class Node(NamedTuple):
+class TraceNode(NamedTuple):
+    """A node of the trace."""
+
     cpu: int  # milli
     memory: int  # MiB
     gpus: int
     model: str
 
 
-class Pod(NamedTuple):
+class TracePod(NamedTuple):
+    """A pod of the trace."""
+
     name: str
     cpu: int
     memory: int
@@ -41,48 +45,51 @@ def is_openb(folder: Path) -> bool:
     return any(folder.glob(_NODES)) and any(folder.glob(_PODS))
 
 
-def _list(folder: Path, pattern: str, usual: str) -> Path:
-    """Of several lists of one kind, the usual one."""
-    found = sorted(folder.glob(pattern))
-    named = [path for path in found if usual in path.name]
-    if not found or (len(found) > 1 and len(named) != 1):
-        raise UserError(f"{folder} has {len(found)} lists {pattern}; leave one, or one {usual!r}")
-    return named[0] if named else found[0]
+def _list(folder: Path, pattern: str, preferred_name: str) -> Path:
+    """The file that matches the pattern; of several, the one with the preferred name."""
+    files = sorted(folder.glob(pattern))
+    preferred = [path for path in files if preferred_name in path.name]
+    if not files or (len(files) > 1 and len(preferred) != 1):
+        raise UserError(
+            f"{folder} has {len(files)} lists {pattern}; leave one, or one {preferred_name!r}"
+        )
+    return preferred[0] if preferred else files[0]
 
 
-def read_nodes(folder: Path) -> list[Node]:
+def read_nodes(folder: Path) -> list[TraceNode]:
     path = _list(folder, _NODES, "gpu_node")
-    found = []
-    for where, row in rows(path, ["cpu_milli", "memory_mib", "gpu", "model"]):
-        cpu, memory, gpus = _whole(row, where, ("cpu_milli", "memory_mib", "gpu"))
-        found.append(Node(cpu, memory, gpus, row["model"]))
-    if not found:
+    nodes = []
+    for location, row in rows(path, ["cpu_milli", "memory_mib", "gpu", "model"]):
+        cpu, memory, gpus = _integers(row, location, ("cpu_milli", "memory_mib", "gpu"))
+        nodes.append(TraceNode(cpu, memory, gpus, row["model"]))
+    if not nodes:
         raise UserError(f"{path} has no node in it")
-    return found
+    return nodes
 
 
-def read_pods(folder: Path) -> list[Pod]:
-    whole = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+def read_pods(folder: Path) -> list[TracePod]:
+    integer_columns = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
     times = ("creation_time", "deletion_time")
     path = _list(folder, _PODS, "default")
-    found = []
-    for where, row in rows(path, ["name", *whole, "gpu_spec", *times]):
-        cpu, memory, gpus, milli = _whole(row, where, whole)
-        arrives, ends = _whole(row, where, times)
+    pods = []
+    for location, row in rows(path, ["name", *integer_columns, "gpu_spec", *times]):
+        cpu, memory, gpus, milli = _integers(row, location, integer_columns)
+        arrives, ends = _integers(row, location, times)
         if ends < arrives:
-            raise UserError(f"{where}: the pod ends before it begins: a negative duration")
+            raise UserError(f"{location}: the pod ends before it begins: a negative duration")
         models = tuple(filter(None, row["gpu_spec"].split("|")))
-        found.append(Pod(row["name"], cpu, memory, gpus, milli, models, arrives, ends))
-    if not found:
+        pods.append(TracePod(row["name"], cpu, memory, gpus, milli, models, arrives, ends))
+    if not pods:
         raise UserError(f"{path} has no pod in it")
-    return found
+    return pods
 
 
-def _whole(row: Mapping[str, str], where: str, names: Sequence[str]) -> list[int]:
-    return [int(number(row[name], where, name)) for name in names]
+def _integers(row: Mapping[str, str], location: str, names: Sequence[str]) -> list[int]:
+    return [int(number(row[name], location, name)) for name in names]
 
 
 def read(folder: Path) -> Trace:
+    """Read the trace as jobs and nodes."""
     nodes = [node for node in read_nodes(folder) if node.gpus]
     models = sorted({node.model for node in nodes})
     pods = sorted((pod for pod in read_pods(folder) if pod.gpus), key=lambda pod: pod.arrives)
@@ -96,5 +103,5 @@ def read(folder: Path) -> Trace:
         )
         for pod in pods
     ]
-    what = f"openb: {len(jobs)} pods with GPUs on {len(nodes)} nodes, parts as whole GPUs"
-    return Trace(jobs, what, tuple(n.gpus for n in nodes), tuple(n.model for n in nodes))
+    description = f"openb: {len(jobs)} pods with GPUs on {len(nodes)} nodes, parts as whole GPUs"
+    return Trace(jobs, description, tuple(n.gpus for n in nodes), tuple(n.model for n in nodes))

@@ -1,13 +1,13 @@
 """
-Inference: requests that cannot wait, as the GPUs a service needs to answer them.
+Inference requests, which cannot wait, as jobs for the GPUs that serve them.
 
-Nobody bids for a single request: a service holds as many GPUs as its requests of the
-moment need, and asks for more when more come. So each minute's (or bin's) requests are
-counted as GPU-seconds, and the GPUs that takes become jobs: the n-th GPU is one for as long
-as at least n are needed. A job carries the requests that fall to it; those that come
-while it waits for longer than a request may are late. All are urgent.
+Nobody bids for a single request: a service holds as many GPUs as its present requests need, and
+asks for more when more come. So each minute's (or bin's) requests are counted as GPU-seconds, and
+the GPUs needed for them become jobs: the n-th GPU is one job for as long as at least n are needed.
+A job carries its share of the requests; those that wait for it longer than a request may are late.
+All are urgent.
 
-What a GPU can do is assumed, the same for every policy: see the constants.
+The throughput of a GPU is assumed, the same for every policy: see the constants.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _CHUNK = "chunk-*-trace.csv"
 
 
 def read_azure(path: Path) -> Trace:
-    """Azure LLM: TIMESTAMP, ContextTokens, GeneratedTokens."""
-    found = []
-    for where, row in rows(path, ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]):
+    """Read Azure LLM: TIMESTAMP, ContextTokens, GeneratedTokens."""
+    arrivals = []
+    for location, row in rows(path, ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]):
         try:
-            at = datetime.fromisoformat(row["TIMESTAMP"][:26]).replace(tzinfo=UTC).timestamp()
+            time = datetime.fromisoformat(row["TIMESTAMP"][:26]).replace(tzinfo=UTC).timestamp()
         except ValueError:
-            raise UserError(f"{where}: {row['TIMESTAMP']!r} is not a time") from None
-        prompt = number(row["ContextTokens"], where, "ContextTokens")
-        output = number(row["GeneratedTokens"], where, "GeneratedTokens")
-        found.append((at, _tokens(prompt, output)))
-    return _of_requests(path, found)
+            raise UserError(f"{location}: {row['TIMESTAMP']!r} is not a time") from None
+        prompt = number(row["ContextTokens"], location, "ContextTokens")
+        output = number(row["GeneratedTokens"], location, "GeneratedTokens")
+        arrivals.append((time, _gpu_seconds(prompt, output)))
+    return _trace_of_requests(path, arrivals)
 
 
 class _Mooncake(msgspec.Struct):
@@ -56,66 +56,69 @@ class _Mooncake(msgspec.Struct):
 
 
 def read_mooncake(path: Path) -> Trace:
-    """Mooncake: a JSON object per line."""
-    found = []
-    for where, line in numbered(path):
+    """Read Mooncake: a JSON object per line."""
+    arrivals = []
+    for location, line in numbered(path):
         try:
             request = msgspec.json.decode(line, type=_Mooncake)
         except msgspec.MsgspecError as error:
-            raise UserError(f"{where} cannot be read: {error}") from None
+            raise UserError(f"{location} cannot be read: {error}") from None
         if min(request.timestamp, request.input_length, request.output_length) < 0:
-            raise UserError(f"{where}: a time and tokens must be 0 or more")
-        found.append(
-            (request.timestamp / 1000, _tokens(request.input_length, request.output_length))
+            raise UserError(f"{location}: a time and tokens must be 0 or more")
+        arrivals.append(
+            (request.timestamp / 1000, _gpu_seconds(request.input_length, request.output_length))
         )
-    return _of_requests(path, found)
+    return _trace_of_requests(path, arrivals)
 
 
-def _tokens(prompt: float, output: float) -> float:
-    """GPU-seconds of a request."""
+def _gpu_seconds(prompt: float, output: float) -> float:
+    """The GPU-seconds of a request with so many tokens."""
     return prompt / PROMPT_TOKENS + output / OUTPUT_TOKENS
 
 
-def _of_requests(path: Path, found: list[tuple[float, float]]) -> Trace:
-    if not found:
+def _trace_of_requests(path: Path, arrivals: list[tuple[float, float]]) -> Trace:
+    """The trace of requests, given as (time, GPU-seconds)."""
+    if not arrivals:
         raise UserError(f"{path} has no request in it")
-    first = min(at for at, _ in found)
+    first = min(time for time, _ in arrivals)
     work: dict[int, float] = {}
     counts: dict[int, float] = {}
-    for at, seconds in found:
-        window = int(at - first) // WINDOW
+    for time, seconds in arrivals:
+        window = int(time - first) // WINDOW
         work[window] = work.get(window, 0.0) + seconds
         counts[window] = counts.get(window, 0.0) + 1
     name = path.name.partition(".")[0]
-    jobs = replicas(name, work, counts, window=WINDOW, where=str(path))
-    return Trace(jobs, f"{path.name}: {len(found)} requests as {len(jobs)} urgent jobs")
+    jobs = replicas(name, work, counts, window=WINDOW, location=str(path))
+    return Trace(jobs, f"{path.name}: {len(arrivals)} requests as {len(jobs)} urgent jobs")
 
 
 def is_servegen(path: Path) -> bool:
-    """A folder of chunks, or one of them: six columns without a header."""
+    """Return True for a folder of chunks, or one chunk: six columns without a header."""
     if path.is_dir():
         return any(path.glob(_CHUNK))
     return path.match(_CHUNK)
 
 
 def read_servegen(path: Path) -> Trace:
-    """ServeGen: of each client, in bins of ten minutes: start, requests a second, how bursty."""
+    """
+    Read ServeGen: for each client, in bins of ten minutes: start, requests per second, burstiness.
+    """
     files = sorted(path.glob(_CHUNK)) if path.is_dir() else [path]
     rates: dict[int, float] = {}
     for file in files:
-        for where, line in numbered(file):
+        for location, line in numbered(file):
             values = line.split(",")
             if len(values) != 6:
-                raise UserError(f"{where}: it has {len(values)} values; ServeGen's lines have 6")
-            start = number(values[0], where, "the start of a bin")
-            rate = number(values[1], where, "the rate")
+                raise UserError(f"{location}: it has {len(values)} values; ServeGen's lines have 6")
+            start = number(values[0], location, "the start of a bin")
+            rate = number(values[1], location, "the rate")
             bin = int(start) // _BIN
             rates[bin] = rates.get(bin, 0.0) + rate
     if not any(rates.values()):
         raise UserError(f"{path} has no request in it")
     counts = {bin: rate * _BIN for bin, rate in rates.items()}
     work = {bin: count / REQUESTS for bin, count in counts.items()}
-    jobs = replicas(path.name, work, counts, window=_BIN, where=str(path))
+    jobs = replicas(path.name, work, counts, window=_BIN, location=str(path))
     total = sum(counts.values())
     return Trace(
         jobs,
@@ -125,29 +128,29 @@ def read_servegen(path: Path) -> Trace:
 
 def read_duty(path: Path) -> Trace:
     """
-    Alibaba's genai: of each pod, at about each minute, the percent of time its GPU was busy.
-    All pods are one service: what they do together is what GPUs it needs.
+    Read Alibaba's genai: for each pod, about every minute, the percentage of time its GPU was
+    busy. All pods count as one service, whose GPUs are the sum of their busy time.
     """
     samples: list[tuple[float, float]] = []
-    for where, row in rows(path, ["value", "timestamp_anon", "container_ip"]):
-        at = number(row["timestamp_anon"], where, "the time")
-        duty = number(row["value"], where, "the duty cycle")
+    for location, row in rows(path, ["value", "timestamp_anon", "container_ip"]):
+        time = number(row["timestamp_anon"], location, "the time")
+        duty = number(row["value"], location, "the duty cycle")
         if duty > 100:
-            raise UserError(f"{where}: a duty cycle of {duty:g} is more than 100 percent")
-        samples.append((at, duty))
+            raise UserError(f"{location}: a duty cycle of {duty:g} is more than 100 percent")
+        samples.append((time, duty))
     if not samples:
         raise UserError(f"{path} has no sample in it")
-    first = min(at for at, _ in samples)
-    times = sorted({at for at, _ in samples})
+    first = min(time for time, _ in samples)
+    times = sorted({time for time, _ in samples})
     gaps = sorted(after - before for before, after in itertools.pairwise(times))
     step = max(1, round(gaps[len(gaps) // 2])) if gaps else WINDOW
     work: dict[int, float] = {}
-    for at, duty in samples:
-        window = int(at - first) // step
+    for time, duty in samples:
+        window = int(time - first) // step
         work[window] = work.get(window, 0.0) + step * duty / 100
     name = path.name.partition(".")[0]
-    # How many requests a busy second was, nobody wrote down: each counts as one.
-    jobs = replicas(name, work, work, window=step, where=str(path))
+    # The trace has no request counts: each busy second counts as one.
+    jobs = replicas(name, work, work, window=step, location=str(path))
     if not jobs:
         raise UserError(f"{path}: no GPU is ever busy in it")
     return Trace(jobs, f"{path.name}: {len(samples)} samples as {len(jobs)} urgent jobs")
@@ -159,18 +162,27 @@ def replicas(
     counts: Mapping[int, float],
     *,
     window: int,
-    where: str,
+    location: str,
 ) -> list[Job]:
-    """By window, `work` in GPU-seconds and `counts` of requests; a job per GPU that it takes."""
-    needed = {at: math.ceil(seconds / window - 1e-9) for at, seconds in work.items() if seconds > 0}
+    """
+    One job per GPU that the requests need. `work` in GPU-seconds and `counts` of requests, both by
+    window.
+    """
+    needed = {
+        number_of_window: math.ceil(seconds / window - 1e-9)
+        for number_of_window, seconds in work.items()
+        if seconds > 0
+    }
     most = max(needed.values(), default=0)
     if most > _MOST_GPUS:
-        raise UserError(f"{where}: its requests would need {most} GPUs at once")
+        raise UserError(f"{location}: its requests would need {most} GPUs at once")
     jobs: list[Job] = []
     for level in range(1, most + 1):
-        windows = sorted(at for at, gpus in needed.items() if gpus >= level)
-        for number_, (first, last) in enumerate(_runs(windows)):
-            inside = range(first, last + 1)
+        windows = sorted(
+            number_of_window for number_of_window, gpus in needed.items() if gpus >= level
+        )
+        for number_, (first, last) in enumerate(_stretches(windows)):
+            windows_of_job = range(first, last + 1)
             jobs.append(
                 Job(
                     name=f"{name}-{level}-{number_}",
@@ -181,21 +193,24 @@ def replicas(
                     priority=1,
                     patience=PATIENCE,
                     urgent=True,
-                    requests=sum(counts[at] / needed[at] for at in inside),
+                    requests=sum(
+                        counts[number_of_window] / needed[number_of_window]
+                        for number_of_window in windows_of_job
+                    ),
                 )
             )
     return sorted(jobs, key=lambda job: (job.arrives, job.name))
 
 
-def _runs(windows: Iterable[int]) -> Iterable[tuple[int, int]]:
-    """First and last of each stretch without a gap."""
+def _stretches(windows: Iterable[int]) -> Iterable[tuple[int, int]]:
+    """The first and last window of each stretch without a gap."""
     first = last = None
-    for at in windows:
+    for window in windows:
         if first is None or last is None:
-            first = at
-        elif at != last + 1:
+            first = window
+        elif window != last + 1:
             yield first, last
-            first = at
-        last = at
+            first = window
+        last = window
     if first is not None and last is not None:
         yield first, last

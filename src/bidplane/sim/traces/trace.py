@@ -1,4 +1,4 @@
-"""What a reader gives: jobs, and the fleet they ran on if the trace says."""
+"""The result of reading a trace: jobs, and the fleet they ran on if the trace has it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from bidplane.sim.workload import Job
 
 
 class Trace(NamedTuple):
+    """A workload, and the fleet it ran on if known."""
+
     jobs: Sequence[Job]  # in the order of arrival
-    what: str  # in a few words
-    nodes: tuple[int, ...] = ()  # GPUs of each, if it says
+    description: str  # one line for people
+    nodes: tuple[int, ...] = ()  # the GPUs of each node, if the trace has them
     kinds: tuple[str, ...] = ()  # and their kinds

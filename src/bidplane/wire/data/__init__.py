@@ -1,7 +1,7 @@
 """
 Tables of facts about Kubernetes' own kinds, recorded from a real server; README.md describes them.
 
-Each is read once, when first asked for, and shared: treat what is returned as frozen.
+Each is read once, on first use, and shared: do not change what is returned.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ def _read(name: str) -> dict[str, Any]:
 
 @functools.cache
 def resources() -> dict[str, Any]:
-    """`release`, `groups` and `resources`: what discovery and Table headers say."""
+    """Return `release`, `groups` and `resources`, as in discovery and Table headers."""
     return _read("resources.json")
 
 
 @functools.cache
 def schemas() -> dict[str, Any]:
-    """`release`, `kinds` (apiVersion/Kind → definition) and `definitions`."""
+    """Return `release`, `kinds` (apiVersion/Kind → definition) and `definitions`."""
     return _read("schemas.json")
 
 
 @functools.cache
 def protobuf() -> dict[str, Any]:
-    """`release`, `kinds` (apiVersion/Kind → message) and `messages`."""
+    """Return `release`, `kinds` (apiVersion/Kind → message) and `messages`."""
     return _read("protobuf.json")
 
 
 @functools.cache
 def roles() -> dict[str, Any]:
-    """`release`, and the default `clusterroles`, `clusterrolebindings`, `roles`, `rolebindings`."""
+    """Return the default `clusterroles`, `clusterrolebindings`, `roles`, `rolebindings`."""
     return _read("roles.json")
 
 
 @functools.cache
 def defaults() -> dict[str, Any]:
-    """`release` and `kinds`: what the server adds to an object, by storage."""
+    """Return `release` and `kinds`: the defaults that the server sets, by storage."""
     return _read("defaults.json")

@@ -1,7 +1,7 @@
 """
-What a kind's own rules add to its schema: defaults, what the server sets, what may change.
+The rules that each kind adds to its schema: defaults, fields the server sets, allowed changes.
 
-`RULES` is the list; a kind that is not in it has the general rules and nothing else.
+`RULES` is the list; a kind that is not in it has only the general rules.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from bidplane.wire import crds, data
+from bidplane.wire import data
 from bidplane.wire.kinds import (
     config,
     events,
     namespaces,
     others,
     pods,
+    policies,
     roles,
     services,
     workloads,
 )
 from bidplane.wire.kinds.recorded import with_recorded
 from bidplane.wire.kinds.rules import Rules
+from bidplane.wire.schema import crds
 
 _PLAIN = Rules()
 _WITH_GENERATION = Rules(generation=True)
@@ -60,6 +62,8 @@ RULES: Mapping[str, Rules] = {
         generation=True,
         keeps_status=True,
     ),
+    "validatingadmissionpolicies.admissionregistration.k8s.io": policies.POLICY,
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io": policies.BINDING,
     "networkpolicies.networking.k8s.io": others.NETWORK_POLICY,
     "resourceclaims.resource.k8s.io": others.DEVICE_CLAIM,
     "resourceclaimtemplates.resource.k8s.io": others.DEVICE_CLAIM_TEMPLATE,
@@ -73,8 +77,8 @@ RULES: Mapping[str, Rules] = {
 
 @functools.cache
 def _builtin() -> Mapping[str, Rules]:
-    known = dict.fromkeys((*RULES, *data.defaults()["kinds"]))
-    return {storage: with_recorded(storage, RULES.get(storage, _PLAIN)) for storage in known}
+    storages = dict.fromkeys((*RULES, *data.defaults()["kinds"]))
+    return {storage: with_recorded(storage, RULES.get(storage, _PLAIN)) for storage in storages}
 
 
 def rules(storage: str) -> Rules:

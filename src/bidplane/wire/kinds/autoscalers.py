@@ -1,8 +1,8 @@
 """
-autoscaling/v1: one number where v2 has metrics. What v1 cannot say travels in annotations.
+autoscaling/v1: one number where v2 has metrics; all else of v2 travels in annotations.
 
-The annotations bear upstream's names and hold v2's own JSON, so that a client of v1 that sends
-back what it got loses nothing.
+The annotations have upstream's names and hold v2's own JSON, so that a client of v1 that sends back
+what it got loses nothing.
 """
 
 from __future__ import annotations
@@ -27,36 +27,42 @@ def _is_cpu(metric: Mapping[str, Any]) -> bool:
 
 
 def to_v1(obj: dict[str, Any]) -> dict[str, Any]:
-    spec, told = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
+    """Convert an autoscaler of v2 to v1."""
+    spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     metrics, notes = spec.pop("metrics", None) or [], {}
     cpu = next((metric for metric in metrics if _is_cpu(metric)), None)
     if cpu is not None:
         spec[_CPU] = cpu["resource"]["target"].get("averageUtilization")
-    if others := [metric for metric in metrics if metric is not cpu]:
-        notes["metrics"] = others
+    if other_metrics := [metric for metric in metrics if metric is not cpu]:
+        notes["metrics"] = other_metrics
     if behavior := spec.pop("behavior", None):
         notes["behavior"] = behavior
-    if conditions := told.pop("conditions", None):
+    if conditions := status.pop("conditions", None):
         notes["conditions"] = conditions
-    current = told.pop("currentMetrics", None) or []
-    seen = next((one for one in current if (one.get("resource") or {}).get("name") == "cpu"), None)
-    if seen is not None:
-        used = (seen["resource"].get("current") or {}).get("averageUtilization")
+    current = status.pop("currentMetrics", None) or []
+    cpu_metric = next(
+        (metric for metric in current if (metric.get("resource") or {}).get("name") == "cpu"), None
+    )
+    if cpu_metric is not None:
+        used = (cpu_metric["resource"].get("current") or {}).get("averageUtilization")
         if used is not None:
-            told["currentCPUUtilizationPercentage"] = used
+            status["currentCPUUtilizationPercentage"] = used
     if current:
         notes["current-metrics"] = current
-    told.setdefault("currentReplicas", 0)
-    told.setdefault("desiredReplicas", 0)
+    status.setdefault("currentReplicas", 0)
+    status.setdefault("desiredReplicas", 0)
     meta = dict(obj["metadata"])
     if notes:
-        said = {f"{_PREFIX}{key}": msgspec.json.encode(one).decode() for key, one in notes.items()}
-        meta["annotations"] = {**(meta.get("annotations") or {}), **said}
-    return {**obj, "metadata": meta, "spec": spec, "status": told}
+        encoded = {
+            f"{_PREFIX}{key}": msgspec.json.encode(note).decode() for key, note in notes.items()
+        }
+        meta["annotations"] = {**(meta.get("annotations") or {}), **encoded}
+    return {**obj, "metadata": meta, "spec": spec, "status": status}
 
 
 def to_v2(obj: dict[str, Any]) -> dict[str, Any]:
-    spec, told = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
+    """Convert an autoscaler of v1 to v2."""
+    spec, status = dict(obj.get("spec") or {}), dict(obj.get("status") or {})
     meta = dict(obj.get("metadata") or {})
     annotations = dict(meta.get("annotations") or {})
     notes = {}
@@ -78,11 +84,11 @@ def to_v2(obj: dict[str, Any]) -> dict[str, Any]:
         spec["metrics"] = metrics
     if notes["behavior"]:
         spec["behavior"] = notes["behavior"]
-    told.pop("currentCPUUtilizationPercentage", None)
+    status.pop("currentCPUUtilizationPercentage", None)
     for field, key in (("conditions", "conditions"), ("currentMetrics", "current-metrics")):
         if notes[key]:
-            told[field] = notes[key]
+            status[field] = notes[key]
     converted = {**obj, "metadata": meta, "spec": spec}
-    if told:
-        converted["status"] = told
+    if status:
+        converted["status"] = status
     return converted

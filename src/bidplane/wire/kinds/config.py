@@ -16,10 +16,10 @@ SIZE_LIMIT = 1 << 20  # bytes of data
 
 def _keys(obj: Object, *fields: str) -> list[Cause]:
     return [
-        Cause(f'Invalid value: "{key}": {words}', f"{field}[{key}]")
+        Cause(f'Invalid value: "{key}": {problem}', f"{field}[{key}]")
         for field in fields
         for key in obj.get(field) or {}
-        for words in config_key_problems(key)
+        for problem in config_key_problems(key)
     ]
 
 
@@ -27,17 +27,17 @@ def _size(obj: Object, *fields: str) -> list[Cause]:
     size = sum(len(value) for field in fields for value in (obj.get(field) or {}).values())
     if size <= SIZE_LIMIT:
         return []
-    words = f"Too long: may not be more than {SIZE_LIMIT} bytes"
-    return [Cause(words, "data" if "stringData" in fields else "", "FieldValueTooLong")]
+    message = f"Too long: may not be more than {SIZE_LIMIT} bytes"
+    return [Cause(message, "data" if "stringData" in fields else "", "FieldValueTooLong")]
 
 
 def _frozen(*fields: str) -> Any:
     def change(new: Object, old: Object) -> list[Cause]:
         if not old.get("immutable"):
             return []
-        words = "Forbidden: field is immutable when `immutable` is set"
+        message = "Forbidden: field is immutable when `immutable` is set"
         return [
-            Cause(words, field, "FieldValueForbidden")
+            Cause(message, field, "FieldValueForbidden")
             for field in ("immutable", *fields)
             if new.get(field) != old.get(field)
         ]
@@ -65,16 +65,16 @@ def _default_secret(obj: dict[str, Any]) -> None:
 
 
 def _secret(obj: Object) -> list[Cause]:
-    found = _keys(obj, "data") + _size(obj, "data")
+    causes = _keys(obj, "data") + _size(obj, "data")
     for key, value in (obj.get("data") or {}).items():
         try:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):
-            found.append(Cause(f'Invalid value: "{key}": must be base64', f"data[{key}]"))
-    return found + _promised(obj)
+            causes.append(Cause(f'Invalid value: "{key}": must be base64', f"data[{key}]"))
+    return causes + _promised(obj)
 
 
-# What a type promises to hold; of several in one entry, one is enough.
+# The keys that each type of Secret requires; of several in one entry, one is enough.
 _PROMISED: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "kubernetes.io/tls": (("tls.crt",), ("tls.key",)),
     "kubernetes.io/dockerconfigjson": ((".dockerconfigjson",),),
@@ -85,20 +85,20 @@ _PROMISED: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 
 def _promised(obj: Object) -> list[Cause]:
-    held = obj.get("data") or {}
+    data = obj.get("data") or {}
     return [
         Cause("Required value", f"data[{key}]", "FieldValueRequired")
         for keys in _PROMISED.get(obj.get("type", ""), ())
-        if not any(key in held for key in keys)
+        if not any(key in data for key in keys)
         for key in keys
     ]
 
 
 def _change_secret(new: Object, old: Object) -> list[Cause]:
-    found: list[Cause] = _frozen("data")(new, old)
+    causes: list[Cause] = _frozen("data")(new, old)
     if new.get("type") != old.get("type"):
-        found.append(Cause(f'Invalid value: "{new.get("type")}": field is immutable', "type"))
-    return found
+        causes.append(Cause(f'Invalid value: "{new.get("type")}": field is immutable', "type"))
+    return causes
 
 
 CONFIG_MAP = Rules(validate=_config_map, change=_frozen("data", "binaryData"))

@@ -1,7 +1,7 @@
 """
 resource.k8s.io/v1beta1: a request's fields stand beside its name, a device's under `basic`.
 
-From v1 on a request says `exactly`, and a device's fields are its own. v1beta2 is as v1.
+Since v1 a request's fields are under `exactly`, and a device's are its own. v1beta2 is as v1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ def _convert(obj: dict[str, Any], request: Part, device: Part) -> dict[str, Any]
         case "ResourceClaimTemplate" if isinstance(spec.get("spec"), Mapping):
             return {**obj, "spec": {**spec, "spec": _claim(spec["spec"], request)}}
         case "ResourceSlice" if spec.get("devices"):
-            return {**obj, "spec": {**spec, "devices": [device(one) for one in spec["devices"]]}}
+            return {
+                **obj,
+                "spec": {**spec, "devices": [device(entry) for entry in spec["devices"]]},
+            }
         case _:
             return obj
 
@@ -41,19 +44,19 @@ def _claim(spec: Mapping[str, Any], request: Part) -> dict[str, Any]:
     devices = spec.get("devices")
     if not isinstance(devices, Mapping) or not devices.get("requests"):
         return dict(spec)
-    changed = {**devices, "requests": [request(one) for one in devices["requests"]]}
+    changed = {**devices, "requests": [request(entry) for entry in devices["requests"]]}
     return {**spec, "devices": changed}
 
 
 def _exactly(request: Mapping[str, Any]) -> dict[str, Any]:
-    own = {key: value for key, value in request.items() if key not in _REQUEST}
-    kept = {key: request[key] for key in _REQUEST if key in request}
-    return {**kept, "exactly": own} if own else kept
+    specific = {key: value for key, value in request.items() if key not in _REQUEST}
+    common = {key: request[key] for key in _REQUEST if key in request}
+    return {**common, "exactly": specific} if specific else common
 
 
 def _flat(request: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: request[key] for key in _REQUEST if key in request}
-    return {**kept, **(request.get("exactly") or {})}
+    common = {key: request[key] for key in _REQUEST if key in request}
+    return {**common, **(request.get("exactly") or {})}
 
 
 def _plain(device: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,5 +64,5 @@ def _plain(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _basic(device: Mapping[str, Any]) -> dict[str, Any]:
-    rest = {key: value for key, value in device.items() if key != "name"}
-    return {"name": device.get("name", ""), "basic": rest}
+    fields = {key: value for key, value in device.items() if key != "name"}
+    return {"name": device.get("name", ""), "basic": fields}

@@ -12,8 +12,8 @@ def _validate(obj: Object) -> list[Cause]:
     # Events about cluster-wide objects live in `default`.
     if about == namespace or (not about and namespace in ("default", "kube-system")):
         return []
-    words = f'Invalid value: "{about}": does not match event.namespace'
-    return [Cause(words, "involvedObject.namespace")]
+    message = f'Invalid value: "{about}": does not match event.namespace'
+    return [Cause(message, "involvedObject.namespace")]
 
 
 RULES = Rules(validate=_validate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bidplane.wire.kinds.rules import Rules
@@ -24,4 +25,14 @@ def _create(obj: dict[str, Any]) -> None:
     obj["status"] = {"phase": "Active"}
 
 
-RULES = Rules(default=_default, create=_create, name=label_problems)
+def _update(new: dict[str, Any], old: Mapping[str, Any]) -> None:
+    """Keep spec.finalizers, which only the path `finalize` changes."""
+    spec = dict(new.get("spec") or {})
+    finalizers = (old.get("spec") or {}).get("finalizers")
+    spec.pop("finalizers", None)
+    if finalizers:
+        spec["finalizers"] = finalizers
+    new["spec"] = spec
+
+
+RULES = Rules(default=_default, create=_create, update=_update, name=label_problems)

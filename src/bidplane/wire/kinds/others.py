@@ -17,7 +17,7 @@ CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 
 
 def _protect(obj: dict[str, Any]) -> None:
-    """A claim outlives the pods that use it; the housekeeper takes the finalizer off."""
+    """Add the finalizer that keeps a claim while pods use it; the housekeeper removes it."""
     finalizers = obj["metadata"].setdefault("finalizers", [])
     if CLAIM_PROTECTION not in finalizers:
         finalizers.append(CLAIM_PROTECTION)
@@ -32,8 +32,8 @@ def _default_volume(obj: dict[str, Any]) -> None:
 
 
 def _create_volume(obj: dict[str, Any]) -> None:
-    made = obj["metadata"].get("creationTimestamp")
-    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": made}
+    created = obj["metadata"].get("creationTimestamp")
+    obj["status"] = {"phase": "Pending", "lastPhaseTransitionTime": created}
 
 
 def _default_network_policy(obj: dict[str, Any]) -> None:
@@ -48,16 +48,16 @@ def _default_network_policy(obj: dict[str, Any]) -> None:
 
 
 def _default_limits(obj: dict[str, Any]) -> None:
-    """For containers a maximum is also the default, and a default is also the request."""
+    """Set defaults of containers: a maximum is also the default, and a default also the request."""
     for limit in (obj.get("spec") or {}).get("limits") or ():
         if limit.get("type") != "Container":
             continue
-        given = {**(limit.get("max") or {}), **(limit.get("default") or {})}
-        if given:
-            limit["default"] = given
-        asked = {**(limit.get("min") or {}), **given, **(limit.get("defaultRequest") or {})}
-        if asked:
-            limit["defaultRequest"] = asked
+        limits = {**(limit.get("max") or {}), **(limit.get("default") or {})}
+        if limits:
+            limit["default"] = limits
+        requests = {**(limit.get("min") or {}), **limits, **(limit.get("defaultRequest") or {})}
+        if requests:
+            limit["defaultRequest"] = requests
 
 
 def _default_device_request(request: dict[str, Any]) -> None:
@@ -69,8 +69,8 @@ def _default_devices(spec: Mapping[str, Any]) -> None:
     for request in (spec.get("devices") or {}).get("requests") or ():
         if isinstance(request.get("exactly"), dict):
             _default_device_request(request["exactly"])
-        for one in request.get("firstAvailable") or ():
-            _default_device_request(one)
+        for choice in request.get("firstAvailable") or ():
+            _default_device_request(choice)
 
 
 def _default_claim(obj: dict[str, Any]) -> None:
@@ -99,24 +99,24 @@ def _share_problems(value: Any, path: str) -> list[Cause]:
             return []
         return [Cause(f"Invalid value: {value}: must be greater than or equal to 0", path)]
     if isinstance(value, str) and not re.fullmatch(r"[0-9]+%", value):
-        words = (
+        message = (
             f'Invalid value: "{value}": a valid percent string must be a numeric string followed by'
             " an ending '%' (e.g. '1%', or '93%', regex used for validation is '[0-9]+%')"
         )
-        return [Cause(words, path)]
+        return [Cause(message, path)]
     return []
 
 
 def _budget(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
-    found = []
+    causes = []
     if "minAvailable" in spec and "maxUnavailable" in spec:
-        said = msgspec.json.encode(dict(spec)).decode()
-        words = f"Invalid value: {said}: minAvailable and maxUnavailable cannot be both set"
-        found.append(Cause(words, "spec"))
+        encoded = msgspec.json.encode(dict(spec)).decode()
+        message = f"Invalid value: {encoded}: minAvailable and maxUnavailable cannot be both set"
+        causes.append(Cause(message, "spec"))
     for field in ("minAvailable", "maxUnavailable"):
-        found += _share_problems(spec.get(field), f"spec.{field}")
-    return found
+        causes += _share_problems(spec.get(field), f"spec.{field}")
+    return causes
 
 
 _STANDARD = frozenset(
@@ -129,53 +129,53 @@ _STANDARD = frozenset(
 
 
 def _quota(obj: Object) -> list[Cause]:
-    found = []
+    causes = []
     for name, amount in ((obj.get("spec") or {}).get("hard") or {}).items():
         path = f"spec.hard[{name}]"
         standard = name in _STANDARD or name.startswith(("requests.", "limits."))
         if "/" not in name and not standard:
-            for words in ("type or fully qualified", "for quota"):
-                said = f'Invalid value: "{name}": must be a standard resource {words}'
-                found.append(Cause(said, path))
+            for rule in ("type or fully qualified", "for quota"):
+                message = f'Invalid value: "{name}": must be a standard resource {rule}'
+                causes.append(Cause(message, path))
         if quantity.parse(amount) < 0:
-            said = f'Invalid value: "{amount}": must be greater than or equal to 0'
-            found.append(Cause(said, path))
-    return found
+            message = f'Invalid value: "{amount}": must be greater than or equal to 0'
+            causes.append(Cause(message, path))
+    return causes
 
 
-_HIGHEST = 1_000_000_000  # priority of a user's own
+_HIGHEST = 1_000_000_000  # the highest priority that a user may define
 
 
 def _priority(obj: Object) -> list[Cause]:
     name, value = obj["metadata"].get("name", ""), obj.get("value", 0)
     if name in ("system-node-critical", "system-cluster-critical"):
         return []
-    found = []
+    causes = []
     if name.startswith("system-"):
-        words = (
+        message = (
             "Forbidden: priority class names with 'system-' prefix are reserved for system use"
             f" only. error: {name} is not a known system priority class"
         )
-        found.append(Cause(words, "metadata.name", "FieldValueForbidden"))
+        causes.append(Cause(message, "metadata.name", "FieldValueForbidden"))
     if value > _HIGHEST:
-        words = f"Forbidden: maximum allowed value of a user defined priority is {_HIGHEST}"
-        found.append(Cause(words, "value", "FieldValueForbidden"))
-    return found
+        message = f"Forbidden: maximum allowed value of a user defined priority is {_HIGHEST}"
+        causes.append(Cause(message, "value", "FieldValueForbidden"))
+    return causes
 
 
 def _same_priority(new: Object, old: Object) -> list[Cause]:
     if new.get("value") == old.get("value"):
         return []
-    words = "Forbidden: may not be changed in an update."
-    return [Cause(words, "value", "FieldValueForbidden")]
+    message = "Forbidden: may not be changed in an update."
+    return [Cause(message, "value", "FieldValueForbidden")]
 
 
 def _lease(obj: Object) -> list[Cause]:
-    lasts = (obj.get("spec") or {}).get("leaseDurationSeconds")
-    if lasts is None or lasts > 0:
+    seconds = (obj.get("spec") or {}).get("leaseDurationSeconds")
+    if seconds is None or seconds > 0:
         return []
-    words = f"Invalid value: {lasts}: must be greater than 0"
-    return [Cause(words, "spec.leaseDurationSeconds")]
+    message = f"Invalid value: {seconds}: must be greater than 0"
+    return [Cause(message, "spec.leaseDurationSeconds")]
 
 
 def _same_spec(new: Object, old: Object) -> list[Cause]:
@@ -186,23 +186,23 @@ def _same_spec(new: Object, old: Object) -> list[Cause]:
 
 def _ingress(obj: Object) -> list[Cause]:
     return [
-        Cause(f'Invalid value: "{host}": {words}', f"spec.rules[{at}].host")
-        for at, rule in enumerate((obj.get("spec") or {}).get("rules") or ())
+        Cause(f'Invalid value: "{host}": {problem}', f"spec.rules[{index}].host")
+        for index, rule in enumerate((obj.get("spec") or {}).get("rules") or ())
         if (host := rule.get("host"))
-        for words in subdomain_problems(host.removeprefix("*."))
+        for problem in subdomain_problems(host.removeprefix("*."))
     ]
 
 
 def _autoscaler(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
-    most, least = spec.get("maxReplicas", 0), spec.get("minReplicas", 1)
-    found = []
-    if most < least:
-        words = f"Invalid value: {most}: must be greater than or equal to `minReplicas`"
-        found.append(Cause(words, "spec.maxReplicas"))
-    if most < 1:
-        found.append(Cause("Required value", "spec.maxReplicas", "FieldValueRequired"))
-    return found
+    highest, lowest = spec.get("maxReplicas", 0), spec.get("minReplicas", 1)
+    causes = []
+    if highest < lowest:
+        message = f"Invalid value: {highest}: must be greater than or equal to `minReplicas`"
+        causes.append(Cause(message, "spec.maxReplicas"))
+    if highest < 1:
+        causes.append(Cause("Required value", "spec.maxReplicas", "FieldValueRequired"))
+    return causes
 
 
 BUDGET = Rules(validate=_budget)

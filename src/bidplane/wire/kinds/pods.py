@@ -1,4 +1,4 @@
-"""Pods: the defaults users see, what a pod must say, and the little that may change."""
+"""Pods: their defaults, their required fields, and the few fields that may change."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MUTABLE = (
 
 
 def containers(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every container with its path, `containers[0]`."""
+    """Yield every container with its path, such as `containers[0]`."""
     for field in _CONTAINERS:
-        for at, container in enumerate(spec.get(field) or ()):
-            yield f"{field}[{at}]", container
+        for index, container in enumerate(spec.get(field) or ()):
+            yield f"{field}[{index}]", container
 
 
 # Defaults.
 
 
 def default_spec(spec: dict[str, Any]) -> None:
-    """What a pod's spec says when nobody said otherwise; of templates too."""
+    """Set the defaults of a pod's spec; also used for templates."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -105,7 +105,7 @@ def _default_files(source: Mapping[str, Any]) -> None:
 def _default(obj: dict[str, Any]) -> None:
     spec = obj.setdefault("spec", {})
     default_spec(spec)
-    for _, container in containers(spec):  # of pods only: a template says what it was told
+    for _, container in containers(spec):  # only for pods: a template stays as written
         resources = container["resources"]
         if resources.get("limits"):
             resources["requests"] = {**resources["limits"], **(resources.get("requests") or {})}
@@ -121,8 +121,8 @@ def _create(obj: dict[str, Any]) -> None:
 
 
 def quality_of_service(spec: Mapping[str, Any]) -> str:
-    """Guaranteed, Burstable or BestEffort, as the kubelet ranks pods to evict."""
-    asked, guaranteed = False, True
+    """Return Guaranteed, Burstable or BestEffort, by which the kubelet ranks pods to evict."""
+    has_resources, guaranteed = False, True
     for path, container in containers(spec):
         if path.startswith("ephemeral"):
             continue
@@ -131,9 +131,9 @@ def quality_of_service(spec: Mapping[str, Any]) -> str:
         for name in ("cpu", "memory"):
             request = quantity.parse(requests.get(name, 0))
             limit = quantity.parse(limits.get(name, 0))
-            asked = asked or bool(request) or bool(limit)
+            has_resources = has_resources or bool(request) or bool(limit)
             guaranteed = guaranteed and limit > 0 and request == limit
-    if not asked:
+    if not has_resources:
         return "BestEffort"
     return "Guaranteed" if guaranteed else "Burstable"
 
@@ -142,92 +142,92 @@ def quality_of_service(spec: Mapping[str, Any]) -> str:
 
 
 def spec_problems(spec: Mapping[str, Any], path: str = "spec") -> list[Cause]:
-    """What is wrong with a pod's spec."""
-    found: list[Cause] = []
+    """Return the problems of a pod's spec."""
+    causes: list[Cause] = []
     if not spec.get("containers"):
-        found.append(Cause("Required value", f"{path}.containers", "FieldValueRequired"))
+        causes.append(Cause("Required value", f"{path}.containers", "FieldValueRequired"))
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    seen: set[str] = set()
+    container_names: set[str] = set()
     for place, container in containers(spec):
-        found += _container_problems(container, f"{path}.{place}", seen, volumes)
-    for at, volume in enumerate(spec.get("volumes") or ()):
-        found += _name_problems(volume.get("name", ""), f"{path}.volumes[{at}].name")
+        causes += _container_problems(container, f"{path}.{place}", container_names, volumes)
+    for index, volume in enumerate(spec.get("volumes") or ()):
+        causes += _name_problems(volume.get("name", ""), f"{path}.volumes[{index}].name")
     deadline = spec.get("activeDeadlineSeconds")
     if deadline is not None and not 1 <= deadline <= 2**31 - 1:
-        words = f"Invalid value: {deadline}: must be between 1 and 2147483647, inclusive"
-        found.append(Cause(words, f"{path}.activeDeadlineSeconds"))
+        message = f"Invalid value: {deadline}: must be between 1 and 2147483647, inclusive"
+        causes.append(Cause(message, f"{path}.activeDeadlineSeconds"))
     if spec.get("terminationGracePeriodSeconds", 0) < 0:
-        words = (
+        message = (
             f"Invalid value: {spec['terminationGracePeriodSeconds']}:"
             " must be greater than or equal to 0"
         )
-        found.append(Cause(words, f"{path}.terminationGracePeriodSeconds"))
-    return found
+        causes.append(Cause(message, f"{path}.terminationGracePeriodSeconds"))
+    return causes
 
 
 def _name_problems(name: str, path: str) -> list[Cause]:
     if not name:
         return [Cause("Required value", path, "FieldValueRequired")]
-    return [Cause(f'Invalid value: "{name}": {words}', path) for words in label_problems(name)]
+    return [Cause(f'Invalid value: "{name}": {problem}', path) for problem in label_problems(name)]
 
 
 def _container_problems(
-    container: Mapping[str, Any], path: str, seen: set[str], volumes: set[Any]
+    container: Mapping[str, Any], path: str, container_names: set[str], volumes: set[Any]
 ) -> list[Cause]:
     name = container.get("name", "")
-    found = _name_problems(name, f"{path}.name")
-    if name and name in seen:
-        words = f'Duplicate value: "{name}"'
-        found.append(Cause(words, f"{path}.name", "FieldValueDuplicate"))
-    seen.add(name)
+    causes = _name_problems(name, f"{path}.name")
+    if name and name in container_names:
+        message = f'Duplicate value: "{name}"'
+        causes.append(Cause(message, f"{path}.name", "FieldValueDuplicate"))
+    container_names.add(name)
     if not container.get("image"):
-        found.append(Cause("Required value", f"{path}.image", "FieldValueRequired"))
-    for at, mount in enumerate(container.get("volumeMounts") or ()):
+        causes.append(Cause("Required value", f"{path}.image", "FieldValueRequired"))
+    for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
-            words = f'Not found: "{mount.get("name", "")}"'
-            place = f"{path}.volumeMounts[{at}].name"
-            found.append(Cause(words, place, "FieldValueNotFound"))
-    for at, port in enumerate(container.get("ports") or ()):
+            message = f'Not found: "{mount.get("name", "")}"'
+            place = f"{path}.volumeMounts[{index}].name"
+            causes.append(Cause(message, place, "FieldValueNotFound"))
+    for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort", 0)
         if not number:
-            place = f"{path}.ports[{at}].containerPort"
-            found.append(Cause("Required value", place, "FieldValueRequired"))
+            place = f"{path}.ports[{index}].containerPort"
+            causes.append(Cause("Required value", place, "FieldValueRequired"))
         elif not 0 < number < 65536:
-            words = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
-            found.append(Cause(words, f"{path}.ports[{at}].containerPort"))
-    return found + _resource_problems(container.get("resources") or {}, f"{path}.resources")
+            message = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
+            causes.append(Cause(message, f"{path}.ports[{index}].containerPort"))
+    return causes + _resource_problems(container.get("resources") or {}, f"{path}.resources")
 
 
 def _resource_problems(resources: Mapping[str, Any], path: str) -> list[Cause]:
-    found = []
+    causes = []
     limits = resources.get("limits") or {}
     for field in ("limits", "requests"):
         for name, amount in (resources.get(field) or {}).items():
             place = f"{path}.{field}[{name}]"
-            found += [
-                Cause(f'Invalid value: "{name}": {words}', place)
-                for words in qualified_problems(name)
+            causes += [
+                Cause(f'Invalid value: "{name}": {problem}', place)
+                for problem in qualified_problems(name)
             ]
             number = quantity.parse(amount)
             if number < 0:
-                words = f'Invalid value: "{amount}": must be greater than or equal to 0'
-                found.append(Cause(words, place))
+                message = f'Invalid value: "{amount}": must be greater than or equal to 0'
+                causes.append(Cause(message, place))
             # An extended resource (nvidia.com/gpu) is counted: whole, and not overcommitted.
             extended = "/" in name and not name.startswith("kubernetes.io/")
             if extended and number.denominator != 1:
-                found.append(Cause(f'Invalid value: "{amount}": must be an integer', place))
+                causes.append(Cause(f'Invalid value: "{amount}": must be an integer', place))
     for name, amount in (resources.get("requests") or {}).items():
         if name not in limits:
             extended = "/" in name and not name.startswith("kubernetes.io/")
             if extended:
-                words = "Required value: Limit must be set for non overcommitable resources"
+                message = "Required value: Limit must be set for non overcommitable resources"
                 place = f"{path}.limits"
-                found.append(Cause(words, place, "FieldValueRequired"))
+                causes.append(Cause(message, place, "FieldValueRequired"))
         elif quantity.parse(amount) > quantity.parse(limits[name]):
-            words = f'Invalid value: "{amount}": must be less than or equal to {name} limit'
+            message = f'Invalid value: "{amount}": must be less than or equal to {name} limit'
             suffix = f" of {limits[name]}"
-            found.append(Cause(words + suffix, f"{path}.requests"))
-    return found
+            causes.append(Cause(message + suffix, f"{path}.requests"))
+    return causes
 
 
 def _validate(obj: Object) -> list[Cause]:
@@ -241,9 +241,9 @@ def _change(new: Object, old: Object) -> list[Cause]:
 
 
 def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a spec that a pod keeps for life."""
-    free = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
-    fixed = {key: value for key, value in spec.items() if key not in free}
+    """Return the fields of a pod's spec that never change."""
+    mutable = ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    fixed = {key: value for key, value in spec.items() if key not in mutable}
     for field in ("containers", "initContainers"):
         if field in fixed:
             fixed[field] = [{**container, "image": ""} for container in fixed[field]]
@@ -253,15 +253,15 @@ def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _tolerations(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[Cause]:
     def essence(spec: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [
-            {key: value for key, value in one.items() if key != "tolerationSeconds"}
-            for one in spec.get("tolerations") or ()
+            {key: value for key, value in toleration.items() if key != "tolerationSeconds"}
+            for toleration in spec.get("tolerations") or ()
         ]
 
-    kept = essence(new)
-    if all(toleration in kept for toleration in essence(old)):
+    current = essence(new)
+    if all(existing in current for existing in essence(old)):
         return []
-    words = "Forbidden: existing toleration can not be modified except its tolerationSeconds"
-    return [Cause(words, "spec.tolerations", "FieldValueForbidden")]
+    message = "Forbidden: existing toleration can not be modified except its tolerationSeconds"
+    return [Cause(message, "spec.tolerations", "FieldValueForbidden")]
 
 
 RULES = Rules(default=_default, create=_create, validate=_validate, change=_change, generation=True)

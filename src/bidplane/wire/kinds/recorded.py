@@ -1,4 +1,4 @@
-"""Defaults as a real server was seen to set them (`wire/data/defaults.json`)."""
+"""Defaults as recorded from a real server (`wire/data/defaults.json`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATUS = "status"
 
 
 def with_recorded(storage: str, rules: Rules) -> Rules:
-    """`rules`, and after them what was recorded of the kind."""
+    """Return `rules` with the recorded defaults of the kind after them."""
     row = data.defaults()["kinds"].get(storage)
     if row is None:
         return rules
@@ -32,13 +32,14 @@ def with_recorded(storage: str, rules: Rules) -> Rules:
 
     def created(obj: dict[str, Any]) -> None:
         create(obj)
-        # On creation only, and after it is known who owns what: nobody owns an empty status.
+        # Only on creation, and after field ownership is recorded: nobody owns an empty status.
         if status is not None and _STATUS not in obj:
-            obj[_STATUS] = _fresh(status)
+            obj[_STATUS] = _copied(status)
 
     return Rules(
         default=defaulted if paths else default,
         create=created if status is not None else create,
+        update=rules.update,
         validate=rules.validate,
         change=rules.change,
         name=rules.name,
@@ -47,20 +48,22 @@ def with_recorded(storage: str, rules: Rules) -> Rules:
     )
 
 
-def _put(at: Any, path: tuple[str, ...], value: Any) -> None:
+def _put(node: Any, path: tuple[str, ...], value: Any) -> None:
+    """Set a default at a path, in every element of a list (`[]`), where there is no value."""
     head, rest = path[0], path[1:]
     if head == "[]":
-        if isinstance(at, list):
-            for one in at:
-                _put(one, rest, value)
-    elif not isinstance(at, dict):
+        if isinstance(node, list):
+            for element in node:
+                _put(element, rest, value)
+    elif not isinstance(node, dict):
         return
     elif not rest:
-        if at.get(head) is None:
-            at[head] = _fresh(value)
-    elif head in at:
-        _put(at[head], rest, value)
+        if node.get(head) is None:
+            node[head] = _copied(value)
+    elif head in node:
+        _put(node[head], rest, value)
 
 
-def _fresh(value: Any) -> Any:
+def _copied(value: Any) -> Any:
+    """Return a copy, so that objects do not share a default."""
     return copy.deepcopy(value) if isinstance(value, dict | list) else value

@@ -1,4 +1,4 @@
-"""Roles and bindings: what they must say, and that a binding's role is for life."""
+"""Roles and bindings: their required fields, and that a binding's role never changes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ GROUP = "rbac.authorization.k8s.io"
 
 
 def _rules(obj: Object) -> list[Cause]:
-    found = []
-    for at, rule in enumerate(obj.get("rules") or ()):
-        path = f"rules[{at}]"
+    causes = []
+    for index, rule in enumerate(obj.get("rules") or ()):
+        path = f"rules[{index}]"
         if not rule.get("verbs"):
-            found.append(Cause("Required value", f"{path}.verbs", "FieldValueRequired"))
+            causes.append(Cause("Required value", f"{path}.verbs", "FieldValueRequired"))
         if rule.get("nonResourceURLs"):
             if obj["kind"] == "Role":
-                words = "Invalid value: namespaced rules cannot apply to non-resource URLs"
-                found.append(Cause(words, f"{path}.nonResourceURLs"))
+                message = "Invalid value: namespaced rules cannot apply to non-resource URLs"
+                causes.append(Cause(message, f"{path}.nonResourceURLs"))
             elif rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
-                words = (
+                message = (
                     "Invalid value: rules cannot apply to both regular resources and non-resource"
                     " URLs"
                 )
-                found.append(Cause(words, f"{path}.nonResourceURLs"))
+                causes.append(Cause(message, f"{path}.nonResourceURLs"))
             continue
-        for field, one in (("apiGroups", "api group"), ("resources", "resource")):
+        for field, noun in (("apiGroups", "api group"), ("resources", "resource")):
             if not rule.get(field):
-                words = f"Required value: resource rules must supply at least one {one}"
-                found.append(Cause(words, f"{path}.{field}", "FieldValueRequired"))
-    return found
+                message = f"Required value: resource rules must supply at least one {noun}"
+                causes.append(Cause(message, f"{path}.{field}", "FieldValueRequired"))
+    return causes
 
 
 def _default_binding(obj: dict[str, Any]) -> None:
@@ -45,40 +45,44 @@ def _default_binding(obj: dict[str, Any]) -> None:
 
 
 def _binding(obj: Object) -> list[Cause]:
-    found = []
+    causes = []
     role = obj.get("roleRef") or {}
     allowed = ("ClusterRole",) if obj["kind"] == "ClusterRoleBinding" else ("ClusterRole", "Role")
     if role.get("kind") not in allowed:
-        supported = ", ".join(f'"{one}"' for one in allowed)
-        words = f'Unsupported value: "{role.get("kind", "")}": supported values: {supported}'
-        found.append(Cause(words, "roleRef.kind", "FieldValueNotSupported"))
+        supported = ", ".join(f'"{kind}"' for kind in allowed)
+        message = f'Unsupported value: "{role.get("kind", "")}": supported values: {supported}'
+        causes.append(Cause(message, "roleRef.kind", "FieldValueNotSupported"))
     if not role.get("name"):
-        found.append(Cause("Required value", "roleRef.name", "FieldValueRequired"))
-    for at, subject in enumerate(obj.get("subjects") or ()):
+        causes.append(Cause("Required value", "roleRef.name", "FieldValueRequired"))
+    for index, subject in enumerate(obj.get("subjects") or ()):
         if not subject.get("name"):
-            path = f"subjects[{at}].name"
-            found.append(Cause("Required value", path, "FieldValueRequired"))
+            path = f"subjects[{index}].name"
+            causes.append(Cause("Required value", path, "FieldValueRequired"))
         if subject.get("kind") not in ("User", "Group", "ServiceAccount"):
-            words = f'Unsupported value: "{subject.get("kind", "")}": supported values:'
+            message = f'Unsupported value: "{subject.get("kind", "")}": supported values:'
             kinds = ' "Group", "ServiceAccount", "User"'
-            path = f"subjects[{at}].kind"
-            found.append(Cause(words + kinds, path, "FieldValueNotSupported"))
+            path = f"subjects[{index}].kind"
+            causes.append(Cause(message + kinds, path, "FieldValueNotSupported"))
         elif (
             subject["kind"] == "ServiceAccount"
             and not subject.get("namespace")
             and obj["kind"] == "ClusterRoleBinding"
         ):
-            path = f"subjects[{at}].namespace"
-            found.append(Cause("Required value", path, "FieldValueRequired"))
-    return found
+            path = f"subjects[{index}].namespace"
+            causes.append(Cause("Required value", path, "FieldValueRequired"))
+    return causes
 
 
 def _same_role(new: Object, old: Object) -> list[Cause]:
     role = new.get("roleRef") or {}
     if role == old.get("roleRef"):
         return []
-    said = {"APIGroup": role.get("apiGroup"), "Kind": role.get("kind"), "Name": role.get("name")}
-    text = json.dumps(said, separators=(",", ":"))
+    reference = {
+        "APIGroup": role.get("apiGroup"),
+        "Kind": role.get("kind"),
+        "Name": role.get("name"),
+    }
+    text = json.dumps(reference, separators=(",", ":"))
     return [Cause(f"Invalid value: {text}: field is immutable", "roleRef")]
 
 

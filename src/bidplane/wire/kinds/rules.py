@@ -17,6 +17,10 @@ def _nothing(obj: dict[str, Any]) -> None:
     return None
 
 
+def _as_sent(new: dict[str, Any], old: Object) -> None:
+    return None
+
+
 def _valid(obj: Object) -> list[Cause]:
     return []
 
@@ -28,6 +32,7 @@ def _may_change(new: Object, old: Object) -> list[Cause]:
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     default: Callable[[dict[str, Any]], None] = _nothing  # on every write, after the schema's
     create: Callable[[dict[str, Any]], None] = _nothing  # what the server sets on a new object
+    update: Callable[[dict[str, Any], Object], None] = _as_sent  # what an update keeps of the old
     validate: Callable[[Object], list[Cause]] = _valid
     change: Callable[[Object, Object], list[Cause]] = _may_change  # (new, old)
     name: Callable[[str], list[str]] = subdomain_problems

@@ -1,4 +1,4 @@
-"""Services: what depends on their type. Addresses and ports are given out by the plane."""
+"""Services: fields that depend on their type. The plane assigns addresses and ports."""
 
 from __future__ import annotations
 
@@ -42,39 +42,43 @@ def _create(obj: dict[str, Any]) -> None:
 def _validate(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     kind, ports = spec.get("type"), spec.get("ports") or ()
-    found = []
+    causes = []
     if kind not in TYPES:
-        allowed = ", ".join(f'"{one}"' for one in TYPES)
-        words = f'Unsupported value: "{kind}": supported values: {allowed}'
-        found.append(Cause(words, "spec.type", "FieldValueNotSupported"))
+        allowed = ", ".join(f'"{type_name}"' for type_name in TYPES)
+        message = f'Unsupported value: "{kind}": supported values: {allowed}'
+        causes.append(Cause(message, "spec.type", "FieldValueNotSupported"))
     if kind == "ExternalName" and not spec.get("externalName"):
-        found.append(Cause("Required value", "spec.externalName", "FieldValueRequired"))
+        causes.append(Cause("Required value", "spec.externalName", "FieldValueRequired"))
     if not ports and kind != "ExternalName" and spec.get("clusterIP") != "None":
-        found.append(Cause("Required value", "spec.ports", "FieldValueRequired"))
-    seen: set[str] = set()
-    for at, port in enumerate(ports):
+        causes.append(Cause("Required value", "spec.ports", "FieldValueRequired"))
+    names: set[str] = set()
+    for index, port in enumerate(ports):
         name, number = port.get("name", ""), port.get("port", 0)
-        path = f"spec.ports[{at}]"
+        path = f"spec.ports[{index}]"
         if not name and len(ports) > 1:
-            found.append(Cause("Required value", f"{path}.name", "FieldValueRequired"))
-        elif name and name in seen:
-            words = f'Duplicate value: "{name}"'
-            found.append(Cause(words, f"{path}.name", "FieldValueDuplicate"))
-        seen.add(name)
+            causes.append(Cause("Required value", f"{path}.name", "FieldValueRequired"))
+        elif name and name in names:
+            message = f'Duplicate value: "{name}"'
+            causes.append(Cause(message, f"{path}.name", "FieldValueDuplicate"))
+        names.add(name)
         if not 0 < number < 65536:
-            words = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
-            found.append(Cause(words, f"{path}.port"))
-    return found
+            message = f"Invalid value: {number}: must be between 1 and 65535, inclusive"
+            causes.append(Cause(message, f"{path}.port"))
+    return causes
 
 
 def _change(new: Object, old: Object) -> list[Cause]:
     before, after = old.get("spec") or {}, new.get("spec") or {}
-    same = before.get("clusterIP") == after.get("clusterIP")
-    if same or not before.get("clusterIP") or "ExternalName" in (before["type"], after["type"]):
+    unchanged = before.get("clusterIP") == after.get("clusterIP")
+    if (
+        unchanged
+        or not before.get("clusterIP")
+        or "ExternalName" in (before["type"], after["type"])
+    ):
         return []
-    said = str(after.get("clusterIPs") or []).replace("'", '"')
-    words = f"Invalid value: {said}: may not change once set"
-    return [Cause(words, "spec.clusterIPs[0]")]
+    encoded = str(after.get("clusterIPs") or []).replace("'", '"')
+    message = f"Invalid value: {encoded}: may not change once set"
+    return [Cause(message, "spec.clusterIPs[0]")]
 
 
 RULES = Rules(

@@ -14,8 +14,8 @@ from bidplane.wire.status import Cause
 
 
 def _template(obj: dict[str, Any]) -> dict[str, Any] | None:
-    found = (obj.get("spec") or {}).get("template")
-    return found if isinstance(found, dict) else None
+    template = (obj.get("spec") or {}).get("template")
+    return template if isinstance(template, dict) else None
 
 
 def _default_template(obj: dict[str, Any]) -> None:
@@ -30,26 +30,27 @@ def _validate_template(obj: Object) -> list[Cause]:
     return pods.spec_problems(template.get("spec") or {}, "spec.template.spec")
 
 
-def _selected(obj: Object) -> list[Cause]:
-    found = _validate_template(obj)
+def _validate_selecting(obj: Object) -> list[Cause]:
+    """Validate the template, the selector and the counts of a kind with a selector."""
+    causes = _validate_template(obj)
     spec = obj.get("spec") or {}
-    found += _not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    causes += _not_negative(spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
     selector = spec.get("selector")
     if not selector:
-        return [Cause("Required value", "spec.selector", "FieldValueRequired"), *found]
+        return [Cause("Required value", "spec.selector", "FieldValueRequired"), *causes]
     labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    wanted = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
-        said = msgspec.json.encode(labels, order="sorted").decode()
-        words = f"Invalid value: {said}: `selector` does not match template `labels`"
-        found.append(Cause(words, "spec.template.metadata.labels"))
-    return found
+    match_labels = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in match_labels.items()):
+        encoded = msgspec.json.encode(labels, order="sorted").decode()
+        message = f"Invalid value: {encoded}: `selector` does not match template `labels`"
+        causes.append(Cause(message, "spec.template.metadata.labels"))
+    return causes
 
 
 def _not_negative(spec: Object, *fields: str) -> list[Cause]:
-    words = "must be greater than or equal to 0"
+    rule = "must be greater than or equal to 0"
     return [
-        Cause(f"Invalid value: {spec[field]}: {words}", f"spec.{field}")
+        Cause(f"Invalid value: {spec[field]}: {rule}", f"spec.{field}")
         for field in fields
         if spec.get(field, 0) < 0
     ]
@@ -58,8 +59,8 @@ def _not_negative(spec: Object, *fields: str) -> list[Cause]:
 def _same_selector(new: Object, old: Object) -> list[Cause]:
     if new["spec"].get("selector") == old["spec"].get("selector"):
         return []
-    said = msgspec.json.encode(new["spec"].get("selector"), order="sorted").decode()
-    return [Cause(f"Invalid value: {said}: field is immutable", "spec.selector")]
+    encoded = msgspec.json.encode(new["spec"].get("selector"), order="sorted").decode()
+    return [Cause(f"Invalid value: {encoded}: field is immutable", "spec.selector")]
 
 
 def _default_replicas(obj: dict[str, Any]) -> None:
@@ -81,15 +82,15 @@ def _default_deployment(obj: dict[str, Any]) -> None:
 
 def _validate_deployment(obj: Object) -> list[Cause]:
     strategy = (obj.get("spec") or {}).get("strategy") or {}
-    found = _selected(obj)
+    causes = _validate_selecting(obj)
     if strategy.get("type") == "Recreate" and strategy.get("rollingUpdate") is not None:
-        words = "Forbidden: may not be specified when strategy `type` is 'Recreate'"
-        found.append(Cause(words, "spec.strategy.rollingUpdate", "FieldValueForbidden"))
+        message = "Forbidden: may not be specified when strategy `type` is 'Recreate'"
+        causes.append(Cause(message, "spec.strategy.rollingUpdate", "FieldValueForbidden"))
     elif strategy.get("type") not in ("Recreate", "RollingUpdate"):
-        words = f'Unsupported value: "{strategy.get("type")}": supported values: "Recreate",'
+        message = f'Unsupported value: "{strategy.get("type")}": supported values: "Recreate",'
         path = "spec.strategy.type"
-        found.append(Cause(f'{words} "RollingUpdate"', path, "FieldValueNotSupported"))
-    return found
+        causes.append(Cause(f'{message} "RollingUpdate"', path, "FieldValueNotSupported"))
+    return causes
 
 
 def _default_stateful_set(obj: dict[str, Any]) -> None:
@@ -108,13 +109,13 @@ def _default_stateful_set(obj: dict[str, Any]) -> None:
 
 
 def _change_stateful_set(new: Object, old: Object) -> list[Cause]:
-    found = _same_selector(new, old)
+    causes = _same_selector(new, old)
     for field in ("serviceName", "podManagementPolicy", "volumeClaimTemplates"):
         if new["spec"].get(field) != old["spec"].get(field):
-            shown = new["spec"].get(field)
-            said = f'"{shown}"' if isinstance(shown, str) else "null"
-            found.append(Cause(f"Invalid value: {said}: field is immutable", f"spec.{field}"))
-    return found
+            value = new["spec"].get(field)
+            encoded = f'"{value}"' if isinstance(value, str) else "null"
+            causes.append(Cause(f"Invalid value: {encoded}: field is immutable", f"spec.{field}"))
+    return causes
 
 
 def _default_daemon_set(obj: dict[str, Any]) -> None:
@@ -159,30 +160,32 @@ def _validate_cron_job(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
     schedule = spec.get("schedule", "")
     job = (spec.get("jobTemplate") or {}).get("spec") or {}
-    found = []
+    causes = []
     if not schedule:
-        found.append(Cause("Required value", "spec.schedule", "FieldValueRequired"))
+        causes.append(Cause("Required value", "spec.schedule", "FieldValueRequired"))
     elif "TZ" in schedule:
-        words = f'Invalid value: "{schedule}": cannot use TZ or CRON_TZ in schedule, use timeZone'
-        found.append(Cause(f"{words} field instead", "spec.schedule"))
+        message = f'Invalid value: "{schedule}": cannot use TZ or CRON_TZ in schedule, use timeZone'
+        causes.append(Cause(f"{message} field instead", "spec.schedule"))
     else:
         try:
             cron.parse(schedule)
         except ValueError as error:
-            found.append(Cause(f'Invalid value: "{schedule}": {error}', "spec.schedule"))
+            causes.append(Cause(f'Invalid value: "{schedule}": {error}', "spec.schedule"))
     if "timeZone" in spec and not _is_zone(spec["timeZone"]):
-        words = f'Invalid value: "{spec["timeZone"]}": unknown time zone {spec["timeZone"]}'
-        found.append(Cause(words, "spec.timeZone"))
+        message = f'Invalid value: "{spec["timeZone"]}": unknown time zone {spec["timeZone"]}'
+        causes.append(Cause(message, "spec.timeZone"))
     policies = ("Allow", "Forbid", "Replace")
     if spec.get("concurrencyPolicy") not in policies:
-        allowed = ", ".join(f'"{one}"' for one in policies)
-        words = f'Unsupported value: "{spec.get("concurrencyPolicy")}": supported values: {allowed}'
-        found.append(Cause(words, "spec.concurrencyPolicy", "FieldValueNotSupported"))
-    found += _not_negative(
+        allowed = ", ".join(f'"{policy}"' for policy in policies)
+        message = (
+            f'Unsupported value: "{spec.get("concurrencyPolicy")}": supported values: {allowed}'
+        )
+        causes.append(Cause(message, "spec.concurrencyPolicy", "FieldValueNotSupported"))
+    causes += _not_negative(
         spec, "startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"
     )
     path = "spec.jobTemplate.spec.template.spec"
-    return found + _ends(((job.get("template") or {}).get("spec")) or {}, path)
+    return causes + _ends(((job.get("template") or {}).get("spec")) or {}, path)
 
 
 def _is_zone(name: str) -> bool:
@@ -194,13 +197,13 @@ def _is_zone(name: str) -> bool:
 
 
 def _ends(spec: Object, path: str) -> list[Cause]:
-    """What a Job runs must end some day."""
-    found = pods.spec_problems(spec, path)
+    """Validate a Job's pod spec: its pods must end some day."""
+    causes = pods.spec_problems(spec, path)
     policy = spec.get("restartPolicy")
     if policy == "Always":
-        words = 'Required value: valid values: "OnFailure", "Never"'
-        found.append(Cause(words, f"{path}.restartPolicy", "FieldValueRequired"))
-    return found
+        message = 'Required value: valid values: "OnFailure", "Never"'
+        causes.append(Cause(message, f"{path}.restartPolicy", "FieldValueRequired"))
+    return causes
 
 
 def _default_job(obj: dict[str, Any]) -> None:
@@ -208,31 +211,31 @@ def _default_job(obj: dict[str, Any]) -> None:
     if "completions" not in spec and "parallelism" not in spec:
         spec["completions"] = 1
     spec.setdefault("parallelism", 1)
-    # Where each index has its own limit, there is none for all of them.
+    # With a limit for each index there is none for all of them together.
     spec.setdefault("backoffLimit", 6 if "backoffLimitPerIndex" not in spec else 2**31 - 1)
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         for condition in rule.get("onPodConditions") or ():
             condition.setdefault("status", "True")
     spec.setdefault("completionMode", "NonIndexed")
     spec.setdefault("suspend", False)
-    # A policy judges how a pod ended: it must have ended.
-    patient = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
-    spec.setdefault("podReplacementPolicy", patient)
+    # A failure policy needs the pod's final state.
+    replacement = "Failed" if spec.get("podFailurePolicy") else "TerminatingOrFailed"
+    spec.setdefault("podReplacementPolicy", replacement)
     spec.setdefault("manualSelector", False)
     _default_template(obj)
 
 
 def _create_job(obj: dict[str, Any]) -> None:
-    """A Job finds its pods by its own uid, unless its author says otherwise."""
+    """Set the selector of a Job: its own uid, unless its author chose another."""
     obj["status"] = {}
     spec, metadata = obj.get("spec") or {}, obj["metadata"]
     template = spec.get("template")
     if spec.get("manualSelector") or spec.get("selector") or not isinstance(template, dict):
         return
     uid, name = metadata["uid"], metadata.get("name", "")
-    given = template.setdefault("metadata", {})
-    given["labels"] = {
-        **(given.get("labels") or {}),
+    template_metadata = template.setdefault("metadata", {})
+    template_metadata["labels"] = {
+        **(template_metadata.get("labels") or {}),
         "batch.kubernetes.io/controller-uid": uid,
         "batch.kubernetes.io/job-name": name,
         "controller-uid": uid,
@@ -240,23 +243,23 @@ def _create_job(obj: dict[str, Any]) -> None:
     }
     spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": uid}}
     if not metadata.get("labels"):
-        metadata["labels"] = dict(given["labels"])
+        metadata["labels"] = dict(template_metadata["labels"])
 
 
 def _validate_job(obj: Object) -> list[Cause]:
     spec = obj.get("spec") or {}
-    found = _not_negative(
+    causes = _not_negative(
         spec,
         *("parallelism", "completions", "activeDeadlineSeconds", "backoffLimit"),
         *("ttlSecondsAfterFinished", "backoffLimitPerIndex", "maxFailedIndexes"),
     )
     if spec.get("completionMode") == "Indexed" and "completions" not in spec:
-        words = "Required value: when completion mode is Indexed"
-        found.append(Cause(words, "spec.completions", "FieldValueRequired"))
+        message = "Required value: when completion mode is Indexed"
+        causes.append(Cause(message, "spec.completions", "FieldValueRequired"))
     if "backoffLimitPerIndex" in spec and spec.get("completionMode") != "Indexed":
-        words = f"Invalid value: {spec['backoffLimitPerIndex']}: requires indexed completion mode"
-        found.append(Cause(words, "spec.backoffLimitPerIndex"))
-    return found + _ends((spec.get("template") or {}).get("spec") or {}, "spec.template.spec")
+        message = f"Invalid value: {spec['backoffLimitPerIndex']}: requires indexed completion mode"
+        causes.append(Cause(message, "spec.backoffLimitPerIndex"))
+    return causes + _ends((spec.get("template") or {}).get("spec") or {}, "spec.template.spec")
 
 
 _JOB_FIXED = ("selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex")
@@ -264,21 +267,21 @@ _JOB_FIXED = ("selector", "completionMode", "podFailurePolicy", "backoffLimitPer
 
 def _change_job(new: Object, old: Object) -> list[Cause]:
     before, after = old["spec"], new["spec"]
-    found = []
-    # An indexed Job may grow and shrink while it has as many at once as in all.
+    causes = []
+    # An Indexed Job may be resized if its parallelism equals its completions.
     elastic = after.get("completionMode") == "Indexed" and after.get("completions") == after.get(
         "parallelism"
     )
     fixed = _JOB_FIXED if elastic else ("completions", *_JOB_FIXED)
     for field in fixed:
         if after.get(field) != before.get(field):
-            shown = after.get(field)
-            said = shown if isinstance(shown, int) else "null" if shown is None else f'"{shown}"'
-            found.append(Cause(f"Invalid value: {said}: field is immutable", f"spec.{field}"))
-    waits = before.get("suspend") and not (old.get("status") or {}).get("startTime")
-    if not waits and after.get("template") != before.get("template"):
-        found.append(Cause("Invalid value: null: field is immutable", "spec.template"))
-    return found
+            value = after.get(field)
+            encoded = value if isinstance(value, int) else "null" if value is None else f'"{value}"'
+            causes.append(Cause(f"Invalid value: {encoded}: field is immutable", f"spec.{field}"))
+    has_not_started = before.get("suspend") and not (old.get("status") or {}).get("startTime")
+    if not has_not_started and after.get("template") != before.get("template"):
+        causes.append(Cause("Invalid value: null: field is immutable", "spec.template"))
+    return causes
 
 
 def _default_pod_template(obj: dict[str, Any]) -> None:
@@ -298,13 +301,13 @@ def _no_replicas(obj: dict[str, Any]) -> None:
 REPLICA_SET = Rules(
     default=_default_replicas,
     create=_no_replicas,
-    validate=_selected,
+    validate=_validate_selecting,
     change=_same_selector,
     generation=True,
 )
 STATEFUL_SET = Rules(
     default=_default_stateful_set,
-    validate=_selected,
+    validate=_validate_selecting,
     change=_change_stateful_set,
     generation=True,
 )
@@ -314,7 +317,7 @@ CRON_JOB = Rules(
 DAEMON_SET = Rules(
     default=_default_daemon_set,
     create=_create_daemon_set,
-    validate=_selected,
+    validate=_validate_selecting,
     change=_same_selector,
     generation=True,
 )

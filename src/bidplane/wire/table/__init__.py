@@ -1,9 +1,9 @@
 """
-Tables: what `kubectl get` shows, computed here and not by the client.
+Tables as `kubectl get` shows them, computed by the server.
 
-The columns of built-in kinds were recorded from a real server; how a cell is computed is in
-`cells`. A custom kind brings its columns as JSONPaths. A built-in kind without cells of its own
-shows name and creation time, as upstream does for kinds it has no printer for.
+The columns of built-in kinds were recorded from a real server; `cells` computes their cells. A
+custom kind brings its columns as JSONPaths. A built-in kind without cells of its own shows name and
+creation time, as upstream does for kinds it has no printer for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the cells of built-in kinds are computed, in the order of their recorded columns."""
+"""Cells of built-in kinds, in the order of their recorded columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _name(obj: Object) -> str:
 
 
 def _selector(selector: Mapping[str, Any] | None) -> str:
-    """A label selector in a line."""
+    """Return a label selector in one line."""
     if not selector:
         return NONE
     terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
@@ -38,9 +38,9 @@ def _selector(selector: Mapping[str, Any] | None) -> str:
 
 
 def _containers(template: Mapping[str, Any]) -> tuple[str, str]:
-    found = (template.get("spec") or {}).get("containers") or ()
-    names = ",".join(container.get("name", "") for container in found)
-    return names, ",".join(container.get("image", "") for container in found)
+    containers = (template.get("spec") or {}).get("containers") or ()
+    names = ",".join(container.get("name", "") for container in containers)
+    return names, ",".join(container.get("image", "") for container in containers)
 
 
 def _namespace(obj: Object, now: float) -> list[Any]:

@@ -8,7 +8,7 @@ UNKNOWN = "<unknown>"
 
 
 def duration(seconds: float) -> str:
-    """Two units at most, and only while the second one says something."""
+    """Return a duration in at most two units, the second only while it matters."""
     whole = int(seconds)
     if whole < -1:
         return "<invalid>"
@@ -41,9 +41,9 @@ def _pair(large: int, unit: str, small: int, small_unit: str) -> str:
 
 
 def age(timestamp: object, now: float) -> str:
-    """How long ago an RFC 3339 time was."""
-    at = seconds(timestamp)
-    return UNKNOWN if at is None else duration(now - at)
+    """Return how long ago an RFC 3339 time was."""
+    then = seconds(timestamp)
+    return UNKNOWN if then is None else duration(now - then)
 
 
 def seconds(timestamp: object) -> float | None:

@@ -1,4 +1,4 @@
-"""Cells of the kinds that are looked at less often: bindings, sets, jobs, budgets, quotas."""
+"""Cells of the kinds that are listed less often: bindings, sets, jobs, budgets, quotas."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _head(obj: Object, now: float) -> tuple[str, str]:
 
 
 def _containers(spec: Mapping[str, Any]) -> tuple[str, str]:
-    found = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or ()
     return (
-        ",".join(one.get("name", "") for one in found),
-        ",".join(one.get("image", "") for one in found),
+        ",".join(container.get("name", "") for container in containers),
+        ",".join(container.get("image", "") for container in containers),
     )
 
 
@@ -31,12 +31,12 @@ def binding(obj: Object, now: float) -> list[Any]:
     subjects = obj.get("subjects") or ()
 
     def named(kind: str) -> str:
-        return ", ".join(one["name"] for one in subjects if one.get("kind") == kind)
+        return ", ".join(subject["name"] for subject in subjects if subject.get("kind") == kind)
 
     accounts = ", ".join(
-        f"{one.get('namespace', '')}/{one['name']}"
-        for one in subjects
-        if one.get("kind") == "ServiceAccount"
+        f"{subject.get('namespace', '')}/{subject['name']}"
+        for subject in subjects
+        if subject.get("kind") == "ServiceAccount"
     )
     refers = f"{role.get('kind')}/{role.get('name')}"
     return [name, refers, old, named("User"), named("Group"), accounts]
@@ -53,13 +53,15 @@ _ENDS = ("Complete", "Failed", "Suspended", "FailureTarget", "SuccessCriteriaMet
 
 
 def _job_status(obj: Object, conditions: Iterable[Mapping[str, Any]]) -> str:
-    true = {one["type"] for one in conditions if one.get("status") == "True"}
+    true_types = {
+        condition["type"] for condition in conditions if condition.get("status") == "True"
+    }
     for end in _ENDS[:2]:
-        if end in true:
+        if end in true_types:
             return end
     if "deletionTimestamp" in obj["metadata"]:
         return "Terminating"
-    return next((end for end in _ENDS[2:] if end in true), "Running")
+    return next((end for end in _ENDS[2:] if end in true_types), "Running")
 
 
 def job(obj: Object, now: float) -> list[Any]:
@@ -134,14 +136,14 @@ def quota(obj: Object, now: float) -> list[Any]:
 def certificate_request(obj: Object, now: float) -> list[Any]:
     name, old = _head(obj, now)
     spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    types = {one.get("type") for one in status.get("conditions") or ()}
+    types = {condition.get("type") for condition in status.get("conditions") or ()}
     states = ["Denied" if "Denied" in types else "Approved" if "Approved" in types else "Pending"]
     if "Failed" in types:
         states.append("Failed")
     if status.get("certificate"):
         states.append("Issued")
-    asked = spec.get("expirationSeconds")
-    lasting = NONE if asked is None else duration(asked)
+    requested_seconds = spec.get("expirationSeconds")
+    lasting = NONE if requested_seconds is None else duration(requested_seconds)
     return [
         name,
         old,

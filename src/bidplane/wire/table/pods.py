@@ -1,4 +1,4 @@
-"""The row of a pod: what `STATUS` and `RESTARTS` say is a small story of its own."""
+"""The row of a pod, whose `STATUS` and `RESTARTS` are derived from its containers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def row(pod: Object, now: float) -> list[Any]:
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     statuses = status.get("containerStatuses") or ()
     ready = sum(
-        bool(found.get("ready") and (found.get("state") or {}).get("running")) for found in statuses
+        bool(container.get("ready") and (container.get("state") or {}).get("running"))
+        for container in statuses
     )
-    addresses = [found["ip"] for found in status.get("podIPs") or ()]
+    addresses = [entry["ip"] for entry in status.get("podIPs") or ()]
     gates = spec.get("readinessGates") or ()
     passed = sum(
         condition.get("status") == "True"
@@ -39,7 +40,7 @@ def row(pod: Object, now: float) -> list[Any]:
 
 
 def reason(pod: Object) -> str:
-    """One word for how the pod is: the worst thing a container says, else the phase."""
+    """Return one word for the pod's state: the worst a container reports, else the phase."""
     status = pod.get("status") or {}
     word = status.get("reason") or status.get("phase", "")
     for condition in status.get("conditions") or ():
@@ -50,14 +51,14 @@ def reason(pod: Object) -> str:
         word = starting
     else:
         running = False
-        for found in reversed(status.get("containerStatuses") or ()):
-            state = found.get("state") or {}
+        for container in reversed(status.get("containerStatuses") or ()):
+            state = container.get("state") or {}
             waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
             if waiting.get("reason"):
                 word = waiting["reason"]
             elif ended:
                 word = _ended(ended)
-            elif found.get("ready") and "running" in state:
+            elif container.get("ready") and "running" in state:
                 running = True
         if word == "Completed" and running:
             ready = any(
@@ -83,8 +84,8 @@ def _ended(state: Mapping[str, Any]) -> str:
 
 def _init_reason(pod: Object) -> str:
     total = len((pod.get("spec") or {}).get("initContainers") or ())
-    for at, found in enumerate((pod.get("status") or {}).get("initContainerStatuses") or ()):
-        state = found.get("state") or {}
+    for index, container in enumerate((pod.get("status") or {}).get("initContainerStatuses") or ()):
+        state = container.get("state") or {}
         ended, waiting = state.get("terminated"), state.get("waiting") or {}
         if ended is not None and ended.get("exitCode", 0) == 0:
             continue
@@ -92,14 +93,14 @@ def _init_reason(pod: Object) -> str:
             return f"Init:{_ended(ended)}"
         if waiting.get("reason") and waiting["reason"] != "PodInitializing":
             return f"Init:{waiting['reason']}"
-        return f"Init:{at}/{total}"
+        return f"Init:{index}/{total}"
     return ""
 
 
 def _restarts(statuses: Any, now: float) -> str:
     count, last = 0, ""
-    for found in statuses:
-        count += found.get("restartCount", 0)
-        ended = ((found.get("lastState") or {}).get("terminated") or {}).get("finishedAt") or ""
+    for container in statuses:
+        count += container.get("restartCount", 0)
+        ended = ((container.get("lastState") or {}).get("terminated") or {}).get("finishedAt") or ""
         last = max(last, ended)
     return f"{count} ({age(last, now)} ago)" if count and last else str(count)

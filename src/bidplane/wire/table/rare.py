@@ -28,13 +28,13 @@ def _age(obj: Object, now: float) -> str:
 
 
 def _spec(obj: Object) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = obj.get("spec") or {}
-    return found
+    spec: Mapping[str, Any] = obj.get("spec") or {}
+    return spec
 
 
 def _status(obj: Object) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = obj.get("status") or {}
-    return found
+    status: Mapping[str, Any] = obj.get("status") or {}
+    return status
 
 
 def _labels(labels: Mapping[str, str] | None) -> str:
@@ -42,16 +42,17 @@ def _labels(labels: Mapping[str, str] | None) -> str:
 
 
 def _containers(template: Mapping[str, Any]) -> tuple[str, str]:
-    found = (template.get("spec") or {}).get("containers") or ()
-    names = ",".join(one.get("name", "") for one in found)
-    return names, ",".join(one.get("image", "") for one in found)
+    containers = (template.get("spec") or {}).get("containers") or ()
+    names = ",".join(container.get("name", "") for container in containers)
+    return names, ",".join(container.get("image", "") for container in containers)
 
 
-def _some(values: Sequence[str]) -> str:
+def _first_few(values: Sequence[str]) -> str:
+    """Join the first few values, and count the others."""
     if not values:
         return NONE
-    more = f" + {len(values) - _SHOWN} more..." if len(values) > _SHOWN else ""
-    return ",".join(values[:_SHOWN]) + more
+    remainder = f" + {len(values) - _SHOWN} more..." if len(values) > _SHOWN else ""
+    return ",".join(values[:_SHOWN]) + remainder
 
 
 def _modes(modes: Iterable[str] | None) -> str:
@@ -62,14 +63,14 @@ def _modes(modes: Iterable[str] | None) -> str:
 
 
 def endpoints(obj: Object, now: float) -> list[Any]:
-    found = []
+    values = []
     for subset in obj.get("subsets") or ():
-        addresses = [one.get("ip", "") for one in subset.get("addresses") or ()]
+        addresses = [address.get("ip", "") for address in subset.get("addresses") or ()]
         ports = subset.get("ports") or ()
-        found += [f"{ip}:{port.get('port')}" for port in ports for ip in addresses]
+        values += [f"{ip}:{port.get('port')}" for port in ports for ip in addresses]
         if not ports:
-            found += addresses
-    return [_name(obj), _some(found), _age(obj, now)]
+            values += addresses
+    return [_name(obj), _first_few(values), _age(obj, now)]
 
 
 def volume_claim(obj: Object, now: float) -> list[Any]:
@@ -135,13 +136,13 @@ def replication_controller(obj: Object, now: float) -> list[Any]:
 
 def controller_revision(obj: Object, now: float) -> list[Any]:
     owners = obj["metadata"].get("ownerReferences") or ()
-    owner = next((one for one in owners if one.get("controller")), None)
-    named = NONE
+    owner = next((reference for reference in owners if reference.get("controller")), None)
+    owner_text = NONE
     if owner is not None:
         group = owner["apiVersion"].rpartition("/")[0]
         kind = owner["kind"].lower() + (f".{group}" if group else "")
-        named = f"{kind}/{owner['name']}"
-    return [_name(obj), named, obj.get("revision", 0), _age(obj, now)]
+        owner_text = f"{kind}/{owner['name']}"
+    return [_name(obj), owner_text, obj.get("revision", 0), _age(obj, now)]
 
 
 def daemon_set(obj: Object, now: float) -> list[Any]:
@@ -176,30 +177,33 @@ def autoscaler(obj: Object, now: float) -> list[Any]:
     ]
 
 
-def _metrics(wanted: Sequence[Object], seen: Sequence[Object]) -> str:
-    shown = [_metric(one, seen[at] if at < len(seen) else {}) for at, one in enumerate(wanted)]
-    if not shown:
+def _metrics(targets: Sequence[Object], current: Sequence[Object]) -> str:
+    texts = [
+        _metric(target, current[index] if index < len(current) else {})
+        for index, target in enumerate(targets)
+    ]
+    if not texts:
         return NONE
-    most = 2
-    more = f" + {len(shown) - most} more..." if len(shown) > most else ""
-    return ", ".join(shown[:most]) + more
+    limit = 2
+    remainder = f" + {len(texts) - limit} more..." if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + remainder
 
 
-def _metric(wanted: Object, seen: Object) -> str:
-    kind = str(wanted.get("type", ""))
+def _metric(metric: Object, current_metric: Object) -> str:
+    kind = str(metric.get("type", ""))
     field = kind[:1].lower() + kind[1:]
-    body, current = wanted.get(field) or {}, (seen.get(field) or {}).get("current") or {}
+    body, current = metric.get(field) or {}, (current_metric.get(field) or {}).get("current") or {}
     target = body.get("target") or {}
     head = f"{body.get('name', '')}: " if field in ("resource", "containerResource") else ""
     if "averageUtilization" in target:
         now = current.get("averageUtilization")
-        told = "<unknown>" if now is None else f"{now}%"
-        return f"{head}{told}/{target['averageUtilization']}%"
+        current_text = "<unknown>" if now is None else f"{now}%"
+        return f"{head}{current_text}/{target['averageUtilization']}%"
     average = "averageValue" in target
-    asked = target.get("averageValue" if average else "value", "<auto>")
-    told = current.get("averageValue" if average else "value", "<unknown>")
+    target_text = target.get("averageValue" if average else "value", "<auto>")
+    current_text = current.get("averageValue" if average else "value", "<unknown>")
     tail = " (avg)" if average and field in ("object", "external") else ""
-    return f"{head}{told}/{asked}{tail}"
+    return f"{head}{current_text}/{target_text}{tail}"
 
 
 # networking, discovery.
@@ -207,23 +211,23 @@ def _metric(wanted: Object, seen: Object) -> str:
 
 def ingress_class(obj: Object, now: float) -> list[Any]:
     spec = _spec(obj)
-    given = spec.get("parameters")
-    named = NONE
-    if given:
-        group = f".{given['apiGroup']}" if given.get("apiGroup") else ""
-        named = f"{given.get('kind', '')}{group}/{given.get('name', '')}"
-    return [_name(obj), spec.get("controller", ""), named, _age(obj, now)]
+    parameters = spec.get("parameters")
+    parameters_text = NONE
+    if parameters:
+        group = f".{parameters['apiGroup']}" if parameters.get("apiGroup") else ""
+        parameters_text = f"{parameters.get('kind', '')}{group}/{parameters.get('name', '')}"
+    return [_name(obj), spec.get("controller", ""), parameters_text, _age(obj, now)]
 
 
 def ingress(obj: Object, now: float) -> list[Any]:
     spec = _spec(obj)
     hosts = [rule["host"] for rule in spec.get("rules") or () if rule.get("host")]
-    reached = ((_status(obj).get("loadBalancer") or {}).get("ingress")) or ()
+    load_balancers = ((_status(obj).get("loadBalancer") or {}).get("ingress")) or ()
     return [
         _name(obj),
         spec.get("ingressClassName") or NONE,
-        _some(hosts) if hosts else "*",
-        ",".join(one.get("ip") or one.get("hostname") or "" for one in reached),
+        _first_few(hosts) if hosts else "*",
+        ",".join(address.get("ip") or address.get("hostname") or "" for address in load_balancers),
         "80, 443" if spec.get("tls") else "80",
         _age(obj, now),
     ]
@@ -244,11 +248,13 @@ def service_cidr(obj: Object, now: float) -> list[Any]:
 
 
 def endpoint_slice(obj: Object, now: float) -> list[Any]:
-    ports = [str(one["port"]) if one.get("port") else "*" for one in obj.get("ports") or ()]
-    found = [ip for one in obj.get("endpoints") or () for ip in one.get("addresses") or ()]
-    shown = _some(found) if found else UNSET
-    named = _some(ports) if ports else UNSET
-    return [_name(obj), obj.get("addressType", ""), named, shown, _age(obj, now)]
+    ports = [str(port["port"]) if port.get("port") else "*" for port in obj.get("ports") or ()]
+    addresses = [
+        ip for endpoint in obj.get("endpoints") or () for ip in endpoint.get("addresses") or ()
+    ]
+    addresses_text = _first_few(addresses) if addresses else UNSET
+    ports_text = _first_few(ports) if ports else UNSET
+    return [_name(obj), obj.get("addressType", ""), ports_text, addresses_text, _age(obj, now)]
 
 
 # storage.
@@ -256,7 +262,7 @@ def endpoint_slice(obj: Object, now: float) -> list[Any]:
 
 def csi_driver(obj: Object, now: float) -> list[Any]:
     spec = _spec(obj)
-    tokens = [one.get("audience", "") for one in spec.get("tokenRequests") or ()]
+    tokens = [request.get("audience", "") for request in spec.get("tokenRequests") or ()]
     return [
         _name(obj),
         bool(spec.get("attachRequired", True)),
@@ -319,33 +325,38 @@ def _policy(field: str) -> Callable[[Object, float], list[Any]]:
 
 def policy_binding(obj: Object, now: float) -> list[Any]:
     spec = _spec(obj)
-    given = spec.get("paramRef")
-    named = UNSET
-    if given and given.get("name"):
-        space = f"{given['namespace']}/" if given.get("namespace") else "*/"
-        named = f"{space}{given['name']}"
-    elif given:
-        named = selector_text(given.get("selector")) or UNSET
-    return [_name(obj), spec.get("policyName", ""), named, _age(obj, now)]
+    reference = spec.get("paramRef")
+    reference_text = UNSET
+    if reference and reference.get("name"):
+        space = f"{reference['namespace']}/" if reference.get("namespace") else "*/"
+        reference_text = f"{space}{reference['name']}"
+    elif reference:
+        reference_text = selector_text(reference.get("selector")) or UNSET
+    return [_name(obj), spec.get("policyName", ""), reference_text, _age(obj, now)]
 
 
 def api_service(obj: Object, now: float) -> list[Any]:
     service = _spec(obj).get("service")
     conditions = _status(obj).get("conditions") or ()
-    found = next((one for one in conditions if one.get("type") == "Available"), None)
-    told = "Unknown"
-    if found is not None:
-        told = found["status"]
-        if told != "True":
-            told = f"{told} ({found.get('reason', '')})"
-    named = f"{service['namespace']}/{service['name']}" if service else "Local"
-    return [_name(obj), named, told, _age(obj, now)]
+    available = next(
+        (condition for condition in conditions if condition.get("type") == "Available"), None
+    )
+    availability = "Unknown"
+    if available is not None:
+        availability = available["status"]
+        if availability != "True":
+            availability = f"{availability} ({available.get('reason', '')})"
+    service_text = f"{service['namespace']}/{service['name']}" if service else "Local"
+    return [_name(obj), service_text, availability, _age(obj, now)]
 
 
 def flow_schema(obj: Object, now: float) -> list[Any]:
     spec = _spec(obj)
     conditions = _status(obj).get("conditions") or ()
-    dangling = next((one["status"] for one in conditions if one.get("type") == "Dangling"), "?")
+    dangling = next(
+        (condition["status"] for condition in conditions if condition.get("type") == "Dangling"),
+        "?",
+    )
     return [
         _name(obj),
         (spec.get("priorityLevelConfiguration") or {}).get("name", ""),
@@ -363,12 +374,12 @@ def priority_level(obj: Object, now: float) -> list[Any]:
     exempt = spec.get("exempt") or {}
     shares: Any = limited.get("nominalConcurrencyShares", exempt.get("nominalConcurrencyShares"))
     fields = ("queues", "handSize", "queueLengthLimit")
-    shown = [queues.get(field, 0) for field in fields] if queues else [NONE] * 3
+    queue_cells = [queues.get(field, 0) for field in fields] if queues else [NONE] * 3
     return [
         _name(obj),
         spec.get("type", ""),
         NONE if shares is None else shares,
-        *shown,
+        *queue_cells,
         _age(obj, now),
     ]
 

@@ -1,0 +1,1 @@
+"""Parts that several benchmarks use: load generators, attackers, servers to measure."""

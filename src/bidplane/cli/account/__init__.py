@@ -1,0 +1,1 @@
+"""Commands about agents, planes and money."""

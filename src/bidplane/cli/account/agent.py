@@ -1,0 +1,401 @@
+"""`bidplane agent …`: who may bid."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+
+from bidplane.api.agent import (
+    PlaneLimits,
+    host_namespace,
+    hourly_grant,
+    name_problem,
+)
+from bidplane.api.exchange import Leases, Wallet
+from bidplane.api.kinds import AGENT, GPU_LEASE
+from bidplane.api.money import parse_price
+from bidplane.cli.account.kubeconfigs import Kubeconfig, renewed, save
+from bidplane.cli.common import (
+    Data,
+    Json,
+    agent_ready,
+    ask,
+    console,
+    http,
+    print_json,
+    print_table,
+    with_host,
+)
+from bidplane.errors import ApiError, NotFound, UserError
+from bidplane.kube.client import KubeClient, Object
+
+app = App(name="agent", help="Agents: who may bid, and how well each is funded.")
+
+_READY_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+
+Output = Annotated[
+    Path | None, Parameter(help="Where to write the kubeconfig; else NAME.kubeconfig here.")
+]
+
+Certificate = Annotated[
+    bool,
+    Parameter(
+        negative="",
+        help="Use a client certificate, not a token. It is valid for the plane, not the exchange.",
+    ),
+]
+
+
+@app.command
+def create(
+    name: str,
+    *,
+    priority: int = 1,
+    refill: str = "100",
+    max_price: str = "",
+    owner: str | None = None,
+    team: str = "",
+    output: Output = None,
+    json: Json = False,
+    data: Data = None,
+) -> None:
+    """
+    Make an agent: a wallet, a plane, and a kubeconfig for it.
+
+    For example:
+        bidplane agent create trainer --priority 1 --refill 100
+        bidplane agent create chat --priority 5 --refill 100 --max-price 4.00
+
+    Args:
+        name: Lower-case letters, digits and '-'.
+        priority: Multiplies the refill, and the offer of pods that name no price.
+        refill: Credits granted each hour.
+        max_price: The offer of pods that name no price, in credits per GPU-hour; else the priority
+            times the pool's list price (`bidplane market prices`).
+        owner: Who answers for it; else your user name.
+        team: The team's name, for reports.
+    """
+    _check(name, priority, refill, max_price)
+    agent = {
+        "apiVersion": AGENT.api_version,
+        "kind": AGENT.kind,
+        "metadata": {"name": name},
+        "spec": {
+            "owner": owner or getpass.getuser(),
+            "team": team,
+            "priority": priority,
+            "refill": refill,
+            **({"maxPrice": max_price} if max_price else {}),
+        },
+    }
+    ready = with_host(data, lambda host: _create(host, agent))
+    written = write_kubeconfig(name, output, data)
+    wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
+    if json:
+        print_json(
+            {"name": name, "plane": ready["status"]["plane"], "wallet": wallet, **written.as_json}
+        )
+        return
+    console.print(
+        f"agent [bold]{name}[/bold] is ready\n"
+        f"  plane       {ready['status']['plane']}\n"
+        f"  wallet      {wallet.available} credits, refilled each hour\n"
+        f"  kubeconfig  {written}\n"
+        f"              renew it with: bidplane agent renew {written.path}",
+        soft_wrap=True,
+    )
+
+
+@app.command(name="list")
+def list_(*, json: Json = False, data: Data = None) -> None:
+    """
+    List all agents.
+
+    For example:
+        bidplane agent list
+        bidplane agent list --json | jq -r '.[].metadata.name'
+    """
+
+    async def work(host: KubeClient) -> list[Object]:
+        return list((await host.list(AGENT)).items)
+
+    agents = with_host(data, work)
+    if json:
+        print_json(agents)
+        return
+    rows = [
+        [
+            agent["metadata"]["name"],
+            (agent.get("status") or {}).get("phase", "Pending"),
+            str(agent["spec"].get("priority", 1)),
+            agent["spec"].get("refill", "0"),
+            agent["spec"]["owner"],
+            agent["spec"].get("team", ""),
+        ]
+        for agent in agents
+    ]
+    columns = ["name", "phase", "priority", "refill", "owner", "team"]
+    print_table(columns, rows, right="priority refill")
+
+
+class PlaneUsage(msgspec.Struct, frozen=True):
+    """The contents of an agent's plane, and the most it may hold."""
+
+    usage: PlaneLimits = PlaneLimits()
+    limits: PlaneLimits | None = None
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        if self.limits is None:
+            return self.problem or "no limits"
+        usage, limits = msgspec.structs.asdict(self.usage), msgspec.structs.asdict(self.limits)
+        return ", ".join(f"{usage[name]} of {limits[name]} {name}" for name in limits)
+
+
+@app.command
+def show(name: str, *, json: Json = False, data: Data = None) -> None:
+    """
+    Show one agent: its owner, plane, wallet and leases.
+
+    For example:
+        bidplane agent show trainer
+    """
+
+    async def work(host: KubeClient) -> Object:
+        return await host.get(AGENT, name)
+
+    agent = with_host(data, work)
+    spec, status = agent["spec"], agent.get("status") or {}
+    wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
+    every = ask(data, "GET", "/exchange/v1/leases", Leases).leases
+    leases = [lease for lease in every if lease.agent == name]
+    try:
+        plane = ask(data, "GET", f"/bidplane/v1/planes/{name}/usage", PlaneUsage)
+    except ApiError as error:  # not made yet, or its file is damaged
+        plane = PlaneUsage(problem=str(error))
+    if json:
+        print_json({"agent": agent, "wallet": wallet, "leases": leases, "plane": plane})
+        return
+    console.print(
+        f"[bold]{name}[/bold] is {status.get('phase', 'Pending')}\n"
+        f"  owner     {spec['owner']}{', team ' + spec['team'] if spec.get('team') else ''}\n"
+        f"  plane     {status.get('plane', '')}\n"
+        f"  refill    {spec.get('refill', '0')} credits an hour × priority"
+        f" {spec.get('priority', 1)}; bids up to"
+        f" {spec.get('maxPrice') or 'its priority × list price'}\n"
+        f"  wallet    {wallet.available} free, {wallet.held} held, {wallet.accruing} accruing\n"
+        f"  holds     {plane.text}"
+        + (f"\n  problem   {status['message']}" if status.get("message") else ""),
+        soft_wrap=True,
+    )
+    if leases:
+        print_table(
+            ["lease", "phase", "node", "gpus", "price", "charged", "notes"],
+            [
+                [v.name, v.phase, v.node, str(len(v.devices)), v.price, v.charged, v.message]
+                for v in leases
+            ],
+            right="gpus price charged",
+        )
+
+
+@app.command
+def suspend(name: str, *, json: Json = False, data: Data = None) -> None:
+    """
+    Stop an agent's spending and keep the rest: pods are evicted, leases are given back.
+
+    Its plane can be read and written; pods wait. `bidplane agent resume` lets it bid again.
+
+    For example:
+        bidplane agent suspend trainer
+    """
+    _set_suspended(name, True, data)
+    if json:
+        print_json({"name": name, "suspended": True})
+        return
+    console.print(f"agent {name} is suspended: it leases nothing and bids for nothing")
+
+
+@app.command
+def resume(name: str, *, json: Json = False, data: Data = None) -> None:
+    """
+    Let a suspended agent bid again; its waiting pods bid at once.
+
+    For example:
+        bidplane agent resume trainer
+    """
+    _set_suspended(name, False, data)
+    if json:
+        print_json({"name": name, "suspended": False})
+        return
+    console.print(f"agent {name} bids again")
+
+
+def _set_suspended(name: str, suspended: bool, data: Path | None) -> None:
+    """Returns once it is so: a suspended agent leases nothing any more."""
+    space = host_namespace(name)
+
+    async def work(host: KubeClient) -> None:
+        await host.patch(AGENT, name, {"spec": {"suspended": suspended}})
+        with console.status(f"{name}: pods end, leases are given back …"):
+            while suspended and (await host.list(GPU_LEASE, space)).items:
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    with_host(data, work)
+
+
+@app.command
+def kubeconfig(
+    name: str,
+    *,
+    hours: float = 24,
+    certificate: Certificate = False,
+    output: Output = None,
+    json: Json = False,
+    data: Data = None,
+) -> None:
+    """
+    Write a new kubeconfig, as the owner; older ones stay valid until they expire.
+
+    For example:
+        bidplane agent kubeconfig trainer --hours 72
+
+    Args:
+        name: The agent.
+        hours: How long the credential lasts.
+    """
+    written = write_kubeconfig(name, output, data, hours, certificate=certificate)
+    if json:
+        print_json({"name": name, **written.as_json})
+        return
+    console.print(f"wrote {written}")
+
+
+@app.command
+def rotate(
+    name: str,
+    *,
+    hours: float = 24,
+    certificate: Certificate = False,
+    output: Output = None,
+    json: Json = False,
+    data: Data = None,
+) -> None:
+    """
+    Revoke every credential of an agent's plane, and write a fresh kubeconfig.
+
+    Tokens and certificates that were made before stop working at once, those of its service
+    accounts too: pods that use the API get a new token when their node renews it.
+
+    For example:
+        bidplane agent rotate trainer
+
+    Args:
+        name: The agent.
+        hours: How long the new credential lasts.
+    """
+    written = write_kubeconfig(name, output, data, hours, certificate=certificate, action="rotate")
+    if json:
+        print_json({"name": name, "revoked": True, **written.as_json})
+        return
+    console.print(f"revoked every earlier credential of {name}; wrote {written}")
+
+
+@app.command
+def renew(
+    kubeconfig: Annotated[Path, Parameter(help="The agent's kubeconfig, which is rewritten.")],
+    /,
+    *,
+    hours: Annotated[float, Parameter(help="How long it lasts from now; at most 24.")] = 24,
+    json: Json = False,
+) -> None:
+    """
+    Renew an agent's own kubeconfig while it is valid; needs only that file.
+
+    For example:
+        bidplane agent renew trainer.kubeconfig
+    """
+    written = renewed(kubeconfig, hours)
+    if json:
+        print_json(written.as_json)
+        return
+    console.print(f"wrote {written}")
+
+
+@app.command
+def delete(name: str, *, json: Json = False, data: Data = None) -> None:
+    """
+    End an agent: its pods, leases, wallet, credentials and plane.
+
+    For example:
+        bidplane agent delete trainer
+    """
+
+    async def work(host: KubeClient) -> None:
+        await host.delete(AGENT, name)
+        with console.status(f"ending {name}: pods, leases, wallet, plane …"):
+            while True:
+                try:
+                    await host.get(AGENT, name)
+                except NotFound:
+                    return
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    with_host(data, work)
+    if json:
+        print_json({"name": name, "deleted": True})
+        return
+    console.print(f"agent {name} is gone: leases ended, account settled, credentials revoked")
+
+
+def _check(name: str, priority: int, refill: str, max_price: str) -> None:
+    problem = name_problem(name)
+    if problem:
+        raise UserError(problem)
+    if not 1 <= priority <= 1000:
+        raise UserError(f"--priority must be from 1 to 1000, not {priority}")
+    try:
+        hourly_grant(refill, priority)
+    except ValueError as error:
+        raise UserError(f"--refill: {error}") from error
+    try:
+        if max_price:
+            parse_price(max_price)
+    except ValueError as error:
+        raise UserError(f"--max-price: {error}") from error
+
+
+async def _create(host: KubeClient, agent: Object) -> Object:
+    name = agent["metadata"]["name"]
+    await host.create(AGENT, agent)
+    try:
+        async with asyncio.timeout(_READY_SECONDS):
+            return await agent_ready(host, name)
+    except TimeoutError:
+        raise UserError(
+            f"agent {name} was made, but is not ready after {_READY_SECONDS:.0f} s;"
+            " see logs/server.log in the data directory"
+        ) from None
+
+
+def write_kubeconfig(
+    name: str,
+    output: Path | None,
+    data: Path | None,
+    hours: float = 24,
+    *,
+    certificate: bool = False,
+    action: str = "kubeconfig",
+) -> Kubeconfig:
+    path = output or Path(f"{name}.kubeconfig")
+    params = {"seconds": str(int(hours * 3600)), **({"certificate": "true"} if certificate else {})}
+    with http(data) as client:
+        answer = client.call("POST", f"/bidplane/v1/agents/{name}/{action}", params=params)
+    return save(path, answer.accepted())

@@ -1,0 +1,298 @@
+"""
+The rows of `bidplane top`: every device, its load, and who holds it.
+
+A pure join of the host's objects, the exchange's leases and the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.agent import host_namespace
+from bidplane.core.devices import migdevices
+from bidplane.core.nodes import availability
+from bidplane.kube.client import Object
+from bidplane.telemetry.model import Counters, HolderProcess, ProcessMemory
+
+DeviceKey = tuple[str, str, str]  # driver, the slice's pool, name
+Use = tuple[str, str, str, str, str]  # a DeviceKey, and its claim's namespace and name
+
+
+class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+    """One device, or the part of one that a lease holds. An unknown value is null."""
+
+    node: str
+    device: str
+    uuid: str = ""
+    product: str = ""
+    health: str = "ok"
+    agent: str = ""
+    lease: str = ""
+    share: str = ""  # of the device, if not all of it: 1/2, or a MIG profile
+    phase: str = ""
+    pod: str = ""  # as its agent calls it: NAMESPACE/NAME
+    price: str = ""  # credits per GPU-hour
+    utilisation_percent: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    power_watts: float | None = None
+    pcie_tx_bytes_per_second: float | None = None
+    pcie_rx_bytes_per_second: float | None = None
+    link: str = ""  # x16; x4/16 when it is trained below its maximum
+    link_domain: str = ""
+    processes: list[ProcessMemory] = []  # the device memory of each, where the source reports it
+    declared: bool = False  # its owner declares it; nothing measures it
+    holder_processes: list[HolderProcess] = []  # their CPU and main memory
+
+
+class FleetReadings(msgspec.Struct, frozen=True, kw_only=True):
+    """All objects and counters of one picture."""
+
+    nodes: Sequence[Object] = ()
+    slices: Sequence[Object] = ()
+    leases: Sequence[Object] = ()
+    claims: Sequence[Object] = ()
+    pods: Sequence[Object] = ()
+    counters: Sequence[Counters] = ()
+
+
+def rows(snapshot: FleetReadings) -> list[DeviceRow]:
+    """
+    A row per device and holder, ordered by node and device number; a partitioned GPU has one per
+    part.
+    """
+    pods = dict(_reserved(snapshot.claims, snapshot.pods))
+    holdings_by_gpu = _holdings(snapshot, {use[:3] for use in pods})
+    numbers = dict(_instance_numbers(snapshot.claims))
+    counters = {(device.uuid, device.instance): device for device in snapshot.counters}
+    by_place = {
+        (device.node, device.index): device for device in snapshot.counters if not device.instance
+    }
+    health = {node["metadata"]["name"]: _node_health(node) for node in snapshot.nodes}
+    result_rows = []
+    for piece in snapshot.slices:
+        spec = piece["spec"]
+        node = spec.get("nodeName", "")
+        for device in spec.get("devices") or ():
+            attributes = _attributes(device)
+            if attributes.get("type") == "mig":
+                continue  # a MIG instance: shown with its GPU, if it is held
+            key = spec["driver"], spec["pool"]["name"], device["name"]
+            uuid = str(attributes.get("uuid", ""))
+            gpu_counters = counters.get((uuid, "")) or by_place.get((node, _number(device["name"])))
+            row = DeviceRow(
+                node=node,
+                device=device["name"],
+                uuid=uuid,
+                product=str(attributes.get(labels.PRODUCT_ATTRIBUTE, "")),
+                health=_health(health.get(node, "no node"), device, gpu_counters),
+                link_domain=str(attributes.get(labels.LINK_DOMAIN_ATTRIBUTE, "")),
+                **_measured_values(gpu_counters),
+            )
+            for holding in holdings_by_gpu.get(key, [_Holding()]):
+                use = holding.part or key
+                part_counters = counters.get((uuid, numbers.get(use, "?")))
+                result_rows.append(
+                    msgspec.structs.replace(
+                        row,
+                        share=holding.share,
+                        pod=_pod(pods, use, holding.lease),
+                        **_lease(holding.lease),
+                        **(_instance_values(part_counters) if holding.part else {}),
+                    )
+                )
+    return sorted(
+        result_rows,
+        key=lambda row: (row.node, _number(row.device), row.device, row.share, row.lease),
+    )
+
+
+class _Holding(msgspec.Struct, frozen=True):
+    """The lease or claim on a GPU, or on a part of it."""
+
+    lease: Object | None = None
+    share: str = ""
+    part: DeviceKey | None = None  # the device that a MIG instance is
+
+
+def _holdings(snapshot: FleetReadings, claimed: set[DeviceKey]) -> dict[DeviceKey, list[_Holding]]:
+    """The holders of each GPU: leases, and MIG instances claimed without one."""
+    holdings: dict[DeviceKey, list[_Holding]] = {}
+    leased: set[DeviceKey] = set()
+    for lease in snapshot.leases:
+        if (lease.get("status") or {}).get("phase") == "Released":
+            continue
+        host_devices = migdevices.on_host(lease, snapshot.slices)["spec"]["devices"]
+        for device, named in zip(lease["spec"]["devices"], host_devices, strict=True):
+            key, name = _key(device), _key(named)
+            leased.add(name)
+            part_key = name if name != key else None
+            holdings.setdefault(key, []).append(_Holding(lease, device.get("share", ""), part_key))
+    gpus = {
+        (*_key_of(piece), str(_attributes(device).get("uuid"))): device["name"]
+        for piece in snapshot.slices
+        for device in piece["spec"].get("devices") or ()
+        if _attributes(device).get("type") != "mig"
+    }
+    for key, part in migdevices.of_slices(snapshot.slices).items():
+        gpu = gpus.get((key[0], key[1], part.gpu))
+        if key in claimed and key not in leased and gpu is not None:
+            gpu_key = key[0], key[1], gpu
+            holdings.setdefault(gpu_key, []).append(_Holding(None, part.slot.profile, key))
+    return holdings
+
+
+def _key(device: Object) -> DeviceKey:
+    """The device's key in a lease."""
+    return device["driver"], device["pool"], device["name"]
+
+
+def _key_of(piece: Object) -> tuple[str, str]:
+    """The driver and pool of a slice."""
+    return piece["spec"]["driver"], piece["spec"]["pool"]["name"]
+
+
+def _instance_numbers(claims: Iterable[Object]) -> Iterator[tuple[DeviceKey, str]]:
+    """The numbers by which metrics name MIG instances, from their nodes' claim statuses."""
+    for claim in claims:
+        for device in (claim.get("status") or {}).get("devices") or ():
+            number = (device.get("data") or {}).get("gpuInstance")
+            if number is not None:
+                yield (device["driver"], device["pool"], device["device"]), str(number)
+
+
+def _instance_values(counters: Counters | None) -> dict[str, Any]:
+    """The measured values of an instance; power, link and health are its GPU's."""
+    return {
+        "utilisation_percent": counters.engine_percent if counters else None,
+        "memory_used_bytes": counters.memory_used_bytes if counters else None,
+        "memory_total_bytes": counters.memory_total_bytes if counters else None,
+        "processes": [*counters.processes] if counters else [],
+    }
+
+
+def _pod(pods: Mapping[Use, str], key: DeviceKey, lease: Object | None) -> str:
+    """The pod on a device, or on the part of it that a lease holds."""
+    uses = {use[3:]: pod for use, pod in pods.items() if use[:3] == key}
+    if lease is not None:
+        namespace = host_namespace(lease["spec"]["agent"])
+        name = lease["metadata"]["name"]
+        uses = {use: pod for use, pod in uses.items() if use[0] == namespace}
+        uses = {use: pod for use, pod in uses.items() if name in use[1]} or uses
+    return next(iter(uses.values()), "")
+
+
+def _lease(lease: Object | None) -> dict[str, Any]:
+    """The row's fields of a lease."""
+    if lease is None:
+        return {}
+    status = lease.get("status") or {}
+    return {
+        "agent": lease["spec"]["agent"],
+        "lease": lease["metadata"]["name"],
+        "phase": status.get("phase", ""),
+        "price": status.get("price", ""),
+    }
+
+
+def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tuple[Use, str]]:
+    """
+    The pod that each allocated device is for: the one in `reservedFor`, else one that names the
+    claim.
+    """
+    names: dict[tuple[str, str], str] = {}
+    pod_of_claim: dict[tuple[str, str], str] = {}
+    for pod in pods:
+        namespace = pod["metadata"]["namespace"]
+        names[namespace, pod["metadata"]["name"]] = _name(pod)
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            pod_of_claim |= {(namespace, claim): _name(pod) for claim in _claims(pod)}
+    for claim in claims:
+        namespace = claim["metadata"]["namespace"]
+        status = claim.get("status") or {}
+        users = [user["name"] for user in status.get("reservedFor") or ()]
+        pod_name = pod_of_claim.get((namespace, claim["metadata"]["name"]), "")
+        if users:
+            pod_name = names.get((namespace, users[0]), users[0])
+        devices = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+        for result in devices:
+            device = result["driver"], result["pool"], result["device"]
+            yield (*device, namespace, claim["metadata"]["name"]), pod_name
+
+
+def _claims(pod: Object) -> Iterator[str]:
+    """The claims that a pod uses: those it names, and those made for it from a template."""
+    for claim in pod.get("spec", {}).get("resourceClaims") or ():
+        if name := claim.get("resourceClaimName"):
+            yield name
+    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+        if name := status.get("resourceClaimName"):
+            yield name
+
+
+def _name(pod: Object) -> str:
+    """The pod's name in its agent's plane, or its own if it is no agent's."""
+    metadata = pod["metadata"]
+    annotations_of_pod = metadata.get("annotations") or {}
+    namespace = annotations_of_pod.get(labels.PLANE_NAMESPACE) or metadata["namespace"]
+    return f"{namespace}/{annotations_of_pod.get(labels.PLANE_NAME) or metadata['name']}"
+
+
+def _measured_values(counters: Counters | None) -> dict[str, Any]:
+    """The row's fields of measured values."""
+    if counters is None:
+        return {}
+    width, most = counters.pcie_link_width, counters.pcie_link_width_max
+    link = "" if width is None else f"x{width}"
+    return {
+        "utilisation_percent": counters.utilisation_percent,
+        "memory_used_bytes": counters.memory_used_bytes,
+        "memory_total_bytes": counters.memory_total_bytes,
+        "power_watts": counters.power_watts,
+        "pcie_tx_bytes_per_second": counters.pcie_tx_bytes_per_second,
+        "pcie_rx_bytes_per_second": counters.pcie_rx_bytes_per_second,
+        "processes": [*counters.processes],
+        "declared": counters.declared,
+        "holder_processes": [*counters.holder_processes],
+        "link": f"{link}/{most}" if counters.link_is_degraded else link,
+    }
+
+
+def _node_health(node: Object) -> str:
+    """The node's problem in a word or two; "ok" while it takes pods."""
+    trouble = availability.state_of(node).trouble
+    return _SHORT_NAMES.get(trouble, "tainted") if trouble else "ok"
+
+
+_SHORT_NAMES = {
+    availability.NOT_READY: "not ready",
+    availability.CORDONED: "cordoned",
+    availability.GOING: "going",
+}
+
+
+def _health(node: str, device: Mapping[str, Any], counters: Counters | None) -> str:
+    """The device's health in a word or two: its node's, or its own."""
+    if node != "ok":
+        return node
+    if counters is not None and counters.xid:
+        return f"xid {counters.xid}"
+    if device.get("taints"):
+        return "tainted"
+    if counters is not None and counters.link_is_degraded:
+        return "slow link"
+    return "ok"
+
+
+def _attributes(device: Mapping[str, Any]) -> dict[str, Any]:
+    attributes = (device.get("basic") or device).get("attributes") or {}
+    return {name: next(iter(value.values()), "") for name, value in attributes.items()}
+
+
+def _number(name: str) -> int:
+    digits = "".join(filter(str.isdigit, name.rpartition("-")[2]))
+    return int(digits) if digits and len(digits) < 10 else 0

@@ -1,0 +1,294 @@
+"""`bidplane up`: a whole installation, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import sys
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from bidplane.cli.common import Data, command_name, console, installation
+from bidplane.cli.operate.process import HOSTS
+from bidplane.cli.story.day import AGENTS
+from bidplane.cli.story.example import keep_trading
+from bidplane.errors import UserError
+from bidplane.http.server.serve import bind, bind_near
+from bidplane.ledger import Ledger
+from bidplane.ledger.watermark import FILE
+from bidplane.machinery.clock import SystemClock
+from bidplane.node import fleet as fleets
+from bidplane.node.process.network.addresses import choose
+from bidplane.plane.planes import check_keys
+from bidplane.runtime.installation import Address, Installation
+from bidplane.runtime.supervision.monitor import Monitor
+from bidplane.runtime.supervision.supervisor import SupervisedProgram, Supervisor
+from bidplane.storage import sealing
+from bidplane.wiring.readiness import wait_ready
+
+DEFAULT_FLEET = Path(__file__).parents[2] / "data" / "fleet.yaml"
+DEFAULT_PORT = 6443
+_READY_SECONDS = 10.0
+_LOOPBACK = "127.0.0.1"
+
+
+def up(
+    *,
+    data: Data = None,
+    port: Annotated[
+        int | None,
+        Parameter(
+            show_default=False,
+            help="The port to listen on; 0 takes any. Else the last one, at first 6443.",
+        ),
+    ] = None,
+    fleet: Annotated[
+        Path | None, Parameter(help="Nodes and GPUs to simulate; kept for the next start.")
+    ] = None,
+    example: Annotated[
+        bool, Parameter(negative="", help="Start a few example agents that keep trading.")
+    ] = False,
+    runtime: Annotated[
+        Literal["simulated", "process"],
+        Parameter(help="`process`: this machine is one node of the fleet, and runs its pods."),
+    ] = "simulated",
+    machine: Annotated[str, Parameter(help="The node that is this machine; else the first.")] = "",
+    images: Annotated[
+        Path | None, Parameter(help="A file that maps image names to programs of this machine.")
+    ] = None,
+    volumes: Annotated[
+        Path | None, Parameter(help="A file that lists the directories that its pods may use.")
+    ] = None,
+    trusted: Annotated[
+        list[str] | None, Parameter(help="Agents whose pods may access this machine.")
+    ] = None,
+    egress: Annotated[
+        bool, Parameter(negative="", help="Let its pods reach other machines (NAT).")
+    ] = False,
+    encryption_config: Annotated[
+        Path | None,
+        Parameter(help="An EncryptionConfiguration for secrets at rest; kept for the next start."),
+    ] = None,
+) -> None:
+    """
+    Start Bidplane here, in the foreground. Ctrl-C stops it; the next start continues from there.
+
+    For example:
+        bidplane up
+        bidplane up --fleet my-fleet.yaml --port 0 --data /tmp/try
+        bidplane up --runtime process --machine box --images images.yaml
+    """
+    target = installation(data)
+    running = Running(target, port=port, fleet=fleet, encryption=encryption_config)
+    machine_options = {"images": images, "volumes": volumes, "trusted": trusted, "egress": egress}
+    running.use_machine(machine, machine_options if runtime == "process" else None)
+    asyncio.run(_foreground(running, example=example))
+
+
+class Running:
+    """An installation with its processes. Raises `UserError` before anything is started."""
+
+    def __init__(
+        self,
+        target: Installation,
+        *,
+        port: int | None = None,
+        fleet: Path | None = None,
+        encryption: Path | None = None,
+    ) -> None:
+        target.create()
+        target.lock()
+        check_keys(target.planes, sealing.load(encryption) if encryption else target.sealing())
+        if encryption is not None:
+            target.write_encryption(encryption)
+        if not os.environ.get("BIDPLANE_LEDGER"):
+            Ledger.open(target.ledger, mark=target.folder / FILE).close()  # refused here if it lost
+        if fleet is not None:
+            fleets.load(fleet)
+            shutil.copyfile(fleet, target.fleet)
+        elif not target.fleet.exists():
+            shutil.copyfile(DEFAULT_FLEET, target.fleet)
+        self.fleet = fleets.load(target.fleet)
+        self.installation = target
+        self.monitor = Monitor(target, say=_say)
+        self.supervisor = Supervisor(on_change=self.monitor.changed)
+        self.monitor.statuses = lambda: self.supervisor.statuses
+        server = bind(_LOOPBACK, _first_port(target) if port is None else port)
+        self._listeners = {
+            "server": server,
+            # The next port, if free: a Prometheus is configured with it once.
+            "exchange": bind_near(_LOOPBACK, _exchange_ports(target, _port(server), port)),
+            "node": bind(_LOOPBACK, 0),
+        }
+        target.certificates(hosts=HOSTS, now=SystemClock().now())
+        target.tokens()
+        self.url = f"https://{_LOOPBACK}:{_port(self._listeners['server'])}"
+        self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'])}"
+
+    def use_machine(self, name: str, options: dict[str, Any] | None) -> None:
+        """
+        Run one node of the fleet on this machine, with real processes; with None simulate all
+        nodes.
+        """
+        if options is None:
+            self.installation.write_machine(None)
+            return
+        names = [node.name for node in self.fleet.nodes]
+        chosen = name or names[0]
+        if chosen not in names:
+            raise UserError(f"the fleet has no node {chosen!r}: it has {', '.join(names)}")
+        if options["egress"]:
+            choose("auto", egress=True)  # raises here if it is not possible
+        files = {key: str(options[key].resolve()) for key in ("images", "volumes") if options[key]}
+        state = str(self._machine_state(chosen))
+        self.installation.write_machine(
+            {
+                "name": chosen,
+                "trusted": options["trusted"],
+                "egress": options["egress"],
+                "state": state,
+                **files,
+            }
+        )
+        self._listeners["machine"] = bind(_LOOPBACK, 0)
+
+    def _machine_state(self, name: str) -> Path:
+        """
+        The node's state folder: outside the private data folder for root, whose pods run as users
+        of their own.
+        """
+        folder = self.installation.folder.resolve()
+        if os.geteuid() != 0:
+            return folder / "machine"
+        digest = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+        return Path("/var/lib/bidplane/node") / f"{name}-{digest}"
+
+    async def start(self) -> None:
+        """Start all and wait until they answer."""
+        try:
+            host_uid = self.installation.address().host_uid
+        except UserError:
+            host_uid = ""
+        self.installation.write_address(
+            Address(url=self.url, exchange_url=self.exchange_url, host_uid=host_uid)
+        )
+        # The server first: the others connect to it, with the identity it writes.
+        simulated = len(self.fleet.nodes) - ("machine" in self._listeners)
+        for name in self._listeners:
+            self.supervisor.start(self._program(name))
+            nodes = len(self.fleet.nodes) if name == "machine" else simulated
+            await wait_ready(self.installation, name, nodes)
+        with suppress(TimeoutError):  # `bidplane status` then shows what is not ready
+            async with asyncio.timeout(_READY_SECONDS):
+                await self.supervisor.wait_ready()
+
+    async def stop(self) -> None:
+        await self.supervisor.stop()
+        self.monitor.close()
+        for listener in self._listeners.values():
+            listener.close()
+
+    def _program(self, name: str) -> SupervisedProgram:
+        """The supervised process of that name."""
+        descriptor = self._listeners[name].fileno()
+        return SupervisedProgram(
+            name=name,
+            command=[
+                sys.executable,
+                "-m",
+                "bidplane",
+                "process",
+                name,
+                str(self.installation.folder.resolve()),
+                str(descriptor),
+            ],
+            inherits=[descriptor, self.installation.lock_descriptor],
+            log=self.installation.logs / f"{name}.log",
+            data=self.installation.folder,
+            beats=True,
+        )
+
+
+def _first_port(target: Installation) -> int:
+    """The port this installation had, so that earlier kubeconfigs keep working."""
+    return target.ports()[0] or DEFAULT_PORT
+
+
+def _exchange_ports(target: Installation, server: int, requested: int | None) -> list[int]:
+    """The ports to try for the exchange."""
+    previous = target.ports()[1]
+    return [previous] if previous else [] if requested == 0 else [server + 1]
+
+
+def _say(message: str) -> None:
+    now = datetime.now().astimezone().strftime("%H:%M:%S")
+    console.print(f"{now} {message}", markup=False, soft_wrap=True)
+
+
+def _port(listener: socket.socket) -> int:
+    port: int = listener.getsockname()[1]
+    return port
+
+
+async def _foreground(running: Running, *, example: bool) -> None:
+    """Start, greet, and run until a signal."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(sign, stop.set)
+    starting = asyncio.create_task(running.start())
+    watching = asyncio.create_task(running.monitor.watch_disk())
+    stopping = asyncio.create_task(stop.wait())
+    trading: asyncio.Task[None] | None = None
+    try:
+        with console.status("starting server, exchange and node …"):
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            starting.result()
+            _greet(running, example=example)
+            if example:
+                trading = asyncio.create_task(keep_trading(running.installation))
+        await stopping
+    finally:
+        starting.cancel()
+        watching.cancel()
+        if trading is not None:
+            trading.cancel()
+        await running.stop()
+    console.print("stopped; `bidplane up` continues from here")
+
+
+def _nodes(running: Running) -> str:
+    real, count = running.installation.machine(), len(running.fleet.nodes)
+    if real is None:
+        return f"{count} simulated nodes"
+    return f"{count - 1} simulated nodes, and {real['name']}: this machine"
+
+
+def _greet(running: Running, *, example: bool) -> None:
+    name = command_name()
+    fleet = running.fleet
+    gpus = sum(len(domain) for node in fleet.nodes for domain in node.link_domains())
+    names = [agent.name for agent in AGENTS]
+    data = f" --data {running.installation.folder}" if "--data" in sys.argv else ""
+    console.print(
+        f"Bidplane is up at [bold]{running.url}[/bold]\n"
+        f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
+        f"  data   {running.installation.folder}\n"
+        + (f"  agents {', '.join(names)} (already trading)\n" if example else "")
+        + "\n"
+        "Try, in another terminal:\n"
+        f"  {name} agent create mine --priority 1 --refill 100{data}\n"
+        "  kubectl --kubeconfig mine.kubeconfig apply -f examples/pod.yaml\n"
+        f"  {name} market watch{data}\n\n"
+        "Ctrl-C stops it.",
+        soft_wrap=True,
+    )

@@ -1,0 +1,1 @@
+"""The day that `bidplane demo` and `bidplane up --example` play."""

@@ -1,0 +1,86 @@
+"""
+Validation of our annotations on pods. Pure.
+
+An annotation that cannot be read is refused when the pod is created: a job that waits for ever, or
+is evicted without its checkpoint, is a worse answer.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from bidplane.api import labels
+from bidplane.api.kinds import Object
+from bidplane.api.money import parse_amount
+
+LINKS = ("domain", "machine")
+URGENCIES = ("low", "normal", "high")
+LONGEST_TERM = 30 * 24 * 3600
+_WHOLE = re.compile(r"[0-9]{1,9}")
+
+
+def problems(obj: Object) -> Iterator[str]:
+    """Yield a sentence for each annotation of ours that is not valid."""
+    annotations = obj["metadata"].get("annotations") or {}
+    for name, check in _CHECKS.items():
+        text = annotations.get(name)
+        if text is not None and (problem := check(text)):
+            yield f"metadata.annotations[{name}]: {problem}"
+
+
+def _deadline(text: str) -> str | None:
+    try:
+        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        return f'{text!r} is not a time: write it as "2026-11-16T18:00:00Z"'
+    return None
+
+
+def _urgency(text: str) -> str | None:
+    return None if text in URGENCIES else f"{text!r} is not one of {', '.join(URGENCIES)}"
+
+
+def _link(text: str) -> str | None:
+    return None if text in LINKS else f"{text!r} is not one of {', '.join(LINKS)}"
+
+
+def _term(text: str) -> str | None:
+    if _WHOLE.fullmatch(text) and 1 <= int(text) <= LONGEST_TERM:
+        return None
+    return f"{text!r} is not a number of seconds from 1 to {LONGEST_TERM}"
+
+
+def _budget(text: str) -> str | None:
+    try:
+        return None if parse_amount(text) else f"{text!r} buys nothing: leave it out for no limit"
+    except ValueError as error:
+        return str(error)
+
+
+def _yes_or_no(text: str) -> str | None:
+    return None if text in ("true", "false") else f'{text!r} is not "true" or "false"'
+
+
+def _command(text: str) -> str | None:
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        return f"{text!r} cannot be read as a command: {error}"
+    return None if arguments else "it is empty: write the command to run on notice, or leave it out"
+
+
+_CHECKS: dict[str, Callable[[str], str | None]] = {
+    labels.DEADLINE: _deadline,
+    labels.URGENCY: _urgency,
+    labels.LINK: _link,
+    labels.TERM: _term,
+    labels.BUDGET: _budget,
+    labels.INSTANT: _yes_or_no,
+    labels.PREEMPTIBLE: _yes_or_no,
+    labels.CHECKPOINT_COMMAND: _command,
+}

@@ -1,0 +1,294 @@
+"""
+A lease as the agent sees it in its plane: a Node with exactly the leased devices.
+
+Node, ResourceSlice and mirrored GPULease have the lease's name, so each leads to the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from bidplane.api import labels
+from bidplane.api.kinds import GPU_LEASE, Object
+from bidplane.api.lease import LINK_DEGRADED, Phase
+from bidplane.core.devices import links, migdevices
+from bidplane.core.devices.chain import UNITS
+from bidplane.core.nodes.fitting import SHARED
+from bidplane.core.nodes.offers import offer_of
+from bidplane.wire.quantity import canonical, of_bytes, parse
+
+_OF_THE_HOST = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
+
+
+def mirror(lease: Object, namespace: str) -> dict[str, Any]:
+    """Return the lease for the agent's plane, in the namespace of the bid that won it."""
+    return {
+        "apiVersion": GPU_LEASE.api_version,
+        "kind": GPU_LEASE.kind,
+        "metadata": {
+            "name": lease["metadata"]["name"],
+            "namespace": namespace,
+            "finalizers": [labels.LEASE_FINALIZER],
+        },
+        "spec": lease["spec"],
+    }
+
+
+def node(lease: Object, host_node: Object | None, devices: Sequence[Object] = ()) -> dict[str, Any]:
+    """
+    Return the Node without its status; it records the links of `devices`, as its slice has them.
+    """
+    at_start = links.text(links.links_of(devices))
+    name = lease["metadata"]["name"]
+    inherited = (host_node or {"metadata": {}})["metadata"].get("labels") or {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                **{key: value for key, value in inherited.items() if key != labels.AGENT},
+                "kubernetes.io/hostname": name,
+                labels.LEASE: name,
+                **isolation(lease),
+            },
+            **({"annotations": {labels.LINKS_AT_START: at_start}} if devices else {}),
+        },
+        "spec": {"providerID": f"bidplane://{lease['spec']['node']}/{name}"},
+    }
+
+
+def isolation(lease: Object) -> dict[str, str]:
+    """
+    Return the label for a leased part: cut by the card (MIG), or shared in turns without isolation.
+    """
+    share = lease["spec"]["devices"][0].get("share", "")
+    return {labels.ISOLATION: "none" if "/" in share else "mig"} if share else {}
+
+
+def resources(lease: Object) -> dict[str, str]:
+    """Return the GPU resources of the node: exactly those that were won."""
+    devices = lease["spec"]["devices"]
+    share = devices[0].get("share", "")
+    if not share:
+        return {labels.GPU_RESOURCE: str(len(devices))}
+    if "/" in share:
+        return {labels.EIGHTHS_RESOURCE: str(sum(len(d["slots"]) for d in devices))}
+    return {labels.MIG_PREFIX + share: str(len(devices))}
+
+
+def room(lease: Object, host_node: Object | None, gpus: int) -> dict[str, str]:
+    """
+    Return the node's resources: the lease's GPUs and a portion of the machine's CPU, memory, disk.
+
+    The portion is the lease's GPUs out of the machine's `gpus`; what the owner offers to pods
+    without GPUs is left out.
+    """
+    machine = machine_room(host_node)
+    portion = share_of(lease["spec"]["devices"]) / max(gpus, 1)
+    host_allocatable = ((host_node or {}).get("status") or {}).get("allocatable") or {}
+    return {
+        **{
+            name: _quantity(name, amount * min(portion, Fraction(1)))
+            for name, amount in machine.items()
+        },
+        "pods": str(host_allocatable.get("pods", "110")),
+        **resources(lease),
+    }
+
+
+def machine_room(host_node: Object | None) -> dict[str, Fraction]:
+    """
+    Return the resources of a machine that leases share: all but what its owner offers separately.
+    """
+    allocatable = ((host_node or {}).get("status") or {}).get("allocatable") or {}
+    offered = offer_of(host_node) if host_node is not None else {}
+    return {
+        name: max(Fraction(0), parse(allocatable[name]) - offered.get(name, Fraction(0)))
+        for name in SHARED
+        if name in allocatable
+    }
+
+
+def share_of(devices: Iterable[Object]) -> Fraction:
+    """Return how many GPUs the devices are; a part counts by how many of its GPU's slots it has."""
+    return sum(
+        (
+            Fraction(len(device.get("slots") or ()), UNITS) if device.get("share") else Fraction(1)
+            for device in devices
+        ),
+        Fraction(0),
+    )
+
+
+def _quantity(name: str, amount: Fraction) -> str:
+    """
+    Return an amount as a quantity, rounded down: CPU to a thousandth, bytes to whole Mi if
+    possible.
+    """
+    if name == "cpu":
+        return canonical(f"{math.floor(amount * 1000)}m")
+    return of_bytes(math.floor(amount) >> 20 << 20 or math.floor(amount))
+
+
+def node_status(
+    lease: Object,
+    host_node: Object | None,
+    gpus: int,
+    *,
+    degraded: Sequence[str] = (),
+    now: str,
+) -> dict[str, Any]:
+    """
+    Return the Node's status. `gpus`: all of the machine. `degraded`: sentences on worse links.
+    """
+    allocatable = room(lease, host_node, gpus)
+    status = lease["status"]
+    draining = status["phase"] == Phase.DRAINING
+    conditions = [
+        _condition("Ready", "True", "Leased", "the lease is held", now),
+        _condition(
+            "ReclaimNotice",
+            "True" if draining else "False",
+            status.get("reason") or "None" if draining else "None",
+            f"pods must end by {status.get('reclaimAt')}" if draining else "",
+            now,
+        ),
+    ]
+    if degraded:
+        conditions.append(
+            _condition(LINK_DEGRADED, "True", LINK_DEGRADED, "; ".join(degraded), now)
+        )
+    return {
+        "capacity": allocatable,
+        "allocatable": allocatable,
+        "conditions": conditions,
+        "addresses": [{"type": "Hostname", "address": lease["metadata"]["name"]}],
+        "nodeInfo": {
+            "architecture": "",
+            "bootID": "",
+            "containerRuntimeVersion": "",
+            "kernelVersion": "",
+            "kubeProxyVersion": "",
+            "kubeletVersion": "bidplane",
+            "machineID": "",
+            "operatingSystem": "linux",
+            "osImage": "",
+            "systemUUID": "",
+        },
+    }
+
+
+def taints(lease: Object) -> list[dict[str, Any]]:
+    """Return the taint of a lease under notice; [] for any other."""
+    if lease["status"]["phase"] != Phase.DRAINING:
+        return []
+    return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
+
+
+def devices_shown(lease: Object, host_slices: Iterable[Object]) -> list[dict[str, Any]]:
+    """Return the leased devices with the attributes the host's slices give them now."""
+    host_slices = list(host_slices)
+    published = {
+        (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
+        for slice_ in host_slices
+        if slice_["spec"].get("nodeName") == lease["spec"]["node"]
+        for device in slice_["spec"].get("devices") or ()
+    }
+    return [
+        _plane_device(
+            device,
+            published.get((device["driver"], device["pool"], device["name"]))
+            or {"name": device["name"]},
+            migdevices.published(lease, device, host_slices),
+        )
+        for device in lease["spec"]["devices"]
+    ]
+
+
+def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
+    """Return the slice of the leased devices, owned by `node`."""
+    name = lease["metadata"]["name"]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {
+            "name": name,
+            "labels": {labels.LEASE: name},
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "name": node["metadata"]["name"],
+                    "uid": node["metadata"]["uid"],
+                }
+            ],
+        },
+        "spec": {
+            "driver": lease["spec"]["devices"][0]["driver"],
+            "nodeName": name,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+            "devices": devices_shown(lease, host_slices),
+        },
+    }
+
+
+def _plane_device(leased: Object, device: Object, part: Object | None) -> dict[str, Any]:
+    """Return a device as its agent sees it: a part has a name of its own and only its capacity."""
+    # The host's fields describe its place there; in the plane it is on the lease's node.
+    plane_fields = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
+    share, slots = leased.get("share", ""), list(leased.get("slots") or ())
+    if not share:
+        return plane_fields
+    if part is not None:  # a published MIG instance describes itself
+        visible = {key: value for key, value in part.items() if key not in _OF_THE_HOST}
+        capacity = visible.get("capacity") or {}
+    else:
+        capacity = {
+            name: _portion(value["value"], len(slots))
+            for name, value in (device.get("capacity") or {}).items()
+        }
+        # Without a consumable capacity it could be claimed any number of times.
+        visible = {**plane_fields, **({"allowMultipleAllocations": True} if capacity else {})}
+    attributes = {
+        **(visible.get("attributes") or {}),
+        labels.PARENT_ATTRIBUTE: {"string": device["name"]},
+        labels.SHARE_ATTRIBUTE: {"string": share},
+    }
+    visible = {**visible, "name": migdevices.shown_name(leased), "attributes": attributes}
+    return {**visible, "capacity": capacity} if capacity else visible
+
+
+def _portion(amount: str, count: int) -> dict[str, Any]:
+    """
+    Return a number of eighths of a capacity, with a policy for claims on it.
+
+    A claim for some of it takes whole eighths, as they are sold; one without an amount takes all.
+    """
+    value = _eighths(amount, count)
+    if (parse(amount) / UNITS).denominator != 1:
+        return {"value": value}  # no whole step to round up to: a claim takes its exact amount
+    eighth = _eighths(amount, 1)
+    # One eighth has no second step, and the API refuses a step without one.
+    allowed = {"min": eighth, "max": value, **({"step": eighth} if count > 1 else {})}
+    return {"value": value, "requestPolicy": {"default": value, "validRange": allowed}}
+
+
+def _eighths(amount: str, count: int) -> str:
+    """Return a number of eighths of a quantity, rounded down, in the same kind of unit."""
+    number = math.floor(parse(amount) * count / UNITS)
+    return of_bytes(number) if amount.endswith("i") else canonical(number)
+
+
+def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:
+    return {
+        "type": type_,
+        "status": status,
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": now,
+        "lastHeartbeatTime": now,
+    }

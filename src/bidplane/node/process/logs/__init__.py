@@ -1,0 +1,1 @@
+"""Container logs: written by shims, read for `kubectl logs`."""

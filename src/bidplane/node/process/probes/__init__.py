@@ -1,0 +1,1 @@
+"""Probes: over HTTP, gRPC or a connection, or by a command."""

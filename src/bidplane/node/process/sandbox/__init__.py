@@ -1,0 +1,4 @@
+"""
+The sandbox around a container: namespaces, user, limits, system calls, and the file system it
+sees.
+"""

@@ -1,0 +1,1 @@
+"""Volumes as directories, opened so that no tenant's path leads out of its own."""

@@ -1,0 +1,1 @@
+"""Authorization in a plane: roles, service accounts, client certificates."""

@@ -1,0 +1,1 @@
+"""Patches and field ownership: JSON patch, merge patches, server-side apply. Pure."""

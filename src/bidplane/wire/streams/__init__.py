@@ -1,0 +1,1 @@
+"""Protocols of kubectl's long-lived connections: WebSockets, SPDY, remote commands. Pure."""

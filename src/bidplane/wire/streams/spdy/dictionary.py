@@ -1,0 +1,35 @@
+"""
+The zlib dictionary of both ends, so that even the first header compresses well.
+
+Part of the SPDY/3 draft; one wrong byte and no peer can read us. zlib names it by its
+Adler-32, 0xe3c6a7c2, which a test compares.
+"""
+
+from __future__ import annotations
+
+_WORDS = (
+    "options head post put delete trace accept accept-charset accept-encoding accept-language"
+    " accept-ranges age allow authorization cache-control connection content-base"
+    " content-encoding content-language content-length content-location content-md5"
+    " content-range content-type date etag expect expires from host if-match if-modified-since"
+    " if-none-match if-range if-unmodified-since last-modified location max-forwards pragma"
+    " proxy-authenticate proxy-authorization range referer retry-after server te trailer"
+    " transfer-encoding upgrade user-agent vary via warning www-authenticate method get status"
+)
+_PAIRS = ("200 OK", "version", "HTTP/1.1", "url", "public", "set-cookie", "keep-alive", "origin")
+_REST = (
+    "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505"
+    "203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request"
+    "401 Unauthorized403 Forbidden404 Not Found500 Internal Server Error501 Not Implemented"
+    "503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00"
+    " Mon, Tue, Wed, Thu, Fri, Sat, Sun, GMTchunked,text/html,image/png,image/jpg,image/gif,"
+    "application/xml,application/xhtml+xml,text/plain,text/javascript,publicprivatemax-age="
+    "gzip,deflate,sdchcharset=utf-8charset=iso-8859-1,utf-,*,enq=0."
+)
+
+
+def _counted(word: str) -> bytes:
+    return len(word).to_bytes(4, "big") + word.encode()
+
+
+DICTIONARY = b"".join(map(_counted, (*_WORDS.split(" "), *_PAIRS))) + _REST.encode()

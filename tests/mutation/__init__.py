@@ -1,0 +1,1 @@
+"""Tests of the tests: changed code that the tests of its subject must notice."""

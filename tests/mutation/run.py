@@ -1,0 +1,116 @@
+"""
+Draw mutants by seed, run the tests of each one's subject, and list those that survive.
+
+    python tests/mutation/run.py --seed 1 --count 100
+
+The tests of a subject are those in the folder of `tests/` that mirrors the module's folder; where
+there is none, those of the folder above. Files that name the module come first, so that most
+mutants end early. Each mutant has its own copy of the source; the tree is never touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from sites import Mutant, mutants
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = Path("src/bidplane")
+LONGEST_SECONDS = 600.0
+
+
+def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
+    """Return `count` mutants of the packages, drawn by the seed alone."""
+    everything: list[Mutant] = []
+    for folder in folders:
+        for path in sorted((ROOT / PACKAGE / folder).rglob("*.py")):
+            everything += mutants(path.relative_to(ROOT), path.read_bytes())
+    return sorted(random.Random(seed).sample(sorted(everything), count))
+
+
+def tests_of(module: Path) -> list[str]:
+    """Return the test files of a module's subject, those that name the module first."""
+    folder = Path("tests") / module.relative_to(PACKAGE).parent
+    while not any((ROOT / folder).rglob("test_*.py")):
+        folder = folder.parent
+    files = sorted((ROOT / folder).rglob("test_*.py"))
+    dotted = ".".join(module.relative_to("src").with_suffix("").parts)
+    parent, _, name = dotted.rpartition(".")
+
+    def distance(path: Path) -> int:
+        text = path.read_text()
+        if dotted in text:
+            return 0
+        return 1 if parent in text and name in text else 2
+
+    return [str(path.relative_to(ROOT)) for path in sorted(files, key=distance)]
+
+
+def survives(mutant: Mutant) -> tuple[bool, float]:
+    """Run the subject's tests on the mutant; tell whether all pass, and the seconds it took."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
+        source = Path(folder) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        changed = Path(folder) / mutant.file
+        changed.write_bytes(mutant.apply(changed.read_bytes()))
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        command += ["-m", "not kube and not elsewhere", *tests_of(mutant.file)]
+        environment = os.environ | {"PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            ended = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=LONGEST_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return False, time.monotonic() - began
+    return ended.returncode == 0, time.monotonic() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--packages", nargs="+", default=["core", "ledger", "exchange"])
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+
+    drawn = draw(arguments.packages, arguments.count, arguments.seed)
+    survivors: list[str] = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for number, (mutant, (alive, seconds)) in enumerate(
+            zip(drawn, pool.map(survives, drawn), strict=True), 1
+        ):
+            text = mutant.describe((ROOT / mutant.file).read_bytes())
+            outcome = "SURVIVED" if alive else "killed"
+            print(f"{number}/{len(drawn)} {outcome} {seconds:.0f} s {text}", file=sys.stderr)
+            if alive:
+                survivors.append(text)
+    killed = len(drawn) - len(survivors)
+    if arguments.json:
+        print(json.dumps({"seed": arguments.seed, "killed": killed, "survivors": survivors}))
+    else:
+        print(f"{killed} of {len(drawn)} mutants killed (seed {arguments.seed})")
+        print("\n".join(survivors))
+
+
+if __name__ == "__main__":
+    main()

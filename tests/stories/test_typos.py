@@ -1,0 +1,65 @@
+"""A typo of one user is named and refused, and stops nobody else: the real CLI and kubectl."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Installation, pod
+
+pytestmark = [pytest.mark.slow, pytest.mark.kubectl]
+
+
+def test_an_amount_that_no_ledger_holds_is_refused_with_the_largest(
+    bidplane: Installation,
+) -> None:
+    refused = bidplane.bidplane(
+        "agent", "create", "typo", "--refill", "99999999999", "--priority", "1000", code=2
+    )
+    assert "--refill" in refused
+    assert "1000000000.00" in refused
+    assert len(refused.splitlines()) == 1
+    # As a product, and by the API too.
+    product = ["--refill", "1000001", "--priority", "1000"]
+    assert "largest hourly grant" in bidplane.bidplane("agent", "create", "typo", *product, code=2)
+    bidplane.bidplane("plane", "kubeconfig", "host")
+    agent = {
+        "apiVersion": "bidplane.dev/v1alpha1",
+        "kind": "Agent",
+        "metadata": {"name": "typo"},
+        "spec": {"owner": "o", "refill": "1000001", "priority": 1000},
+    }
+    assert "largest hourly grant is 1000000000.00" in bidplane.apply("host", agent, code=1)
+    agent["spec"] = {"owner": "o", "refill": "1", "carryOver": "1000000001"}
+    assert "carryOver is too much" in bidplane.apply("host", agent, code=1)
+    assert "typo" not in bidplane.bidplane("agent", "list")
+
+    bidplane.bidplane("agent", "create", "rich", "--refill", "1000000000")
+    assert "the most in one wallet" in bidplane.bidplane("wallet", "fund", "rich", "1", code=2)
+    bidplane.bidplane("agent", "create", "next", "--refill", "10")
+    bidplane.apply("next", pod("train", price="1.00"))
+    bidplane.kubectl("next", "wait", "--for=condition=Ready", "pod/train", "--timeout=30s")
+    assert "the ledger is sound" in bidplane.bidplane("ledger", "verify")
+
+
+def test_a_bid_may_have_any_name_and_its_lease_is_where_the_bid_was(
+    bidplane: Installation,
+) -> None:
+    """Also a name as orders have."""
+    name = "order-0123456789abcdef"
+    bidplane.bidplane("agent", "create", "namer", "--refill", "100")
+    bidplane.kubectl("namer", "create", "namespace", "team")
+    metadata = {"name": name, "namespace": "team"}
+    bid = {"apiVersion": "bidplane.dev/v1alpha1", "kind": "Bid", "metadata": metadata}
+    bidplane.apply("namer", {**bid, "spec": {"gpus": 1, "maxPrice": "9.00"}})
+    bidplane.kubectl("namer", "wait", f"bid/{name}", "-nteam", "--for=jsonpath={.status.phase}=Won")
+    guest = pod("guest", gpus=1)
+    guest["metadata"]["namespace"] = "team"
+    guest["metadata"]["annotations"]["bidplane.dev/bid"] = name
+    bidplane.apply("namer", guest)
+    bidplane.kubectl("namer", "wait", "-nteam", "--for=condition=Ready", "pod/guest")
+    (lease,) = bidplane.get("namer", "gpuleases", "-A")["items"]
+    assert lease["metadata"]["namespace"] == "team"
+    assert lease["spec"]["planeNamespace"] == "team"
+    bidplane.kubectl("namer", "delete", "bid", name, "-nteam")
+    bidplane.kubectl("namer", "delete", "pod", "guest", "-nteam")
+    bidplane.kubectl("namer", "wait", "-A", "--for=delete", "gpuleases", "--all", "--timeout=60s")
