@@ -316,11 +316,11 @@ class BlockingCaller:
 
 def _query(
     params: Mapping[str, str] | Sequence[tuple[str, str]] | None,
-) -> dict[str, str] | list[tuple[str, str]] | None:
+) -> httpx2.QueryParams | None:
     """Return a query as httpx2 takes it. None keeps the URL's own; anything else replaces it."""
-    if params is None or isinstance(params, dict):
-        return params
-    return dict(params) if isinstance(params, Mapping) else list(params)
+    if params is None:
+        return None
+    return httpx2.QueryParams(tuple(params.items() if isinstance(params, Mapping) else params))
 
 
 def _bounds(seconds: float | None) -> httpx2.Timeout:
