@@ -14,9 +14,9 @@ import pytest
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD
 from bidplane.api.lease import CLAIMED, FINALIZER
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run

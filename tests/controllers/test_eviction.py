@@ -6,8 +6,8 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, POD_TEMPLATE
+from bidplane.api.times import rfc3339
 from bidplane.core.leases import requeue
-from bidplane.machinery.clock import rfc3339
 from bidplane.plane.call import Call, User
 from bidplane.plane.verbs.delete import DeleteOptions, delete
 

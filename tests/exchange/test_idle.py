@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from bidplane.api.kinds import GPU_LEASE, RESOURCE_SLICE
 from bidplane.api.lease import Phase
 from bidplane.api.money import format_credits
+from bidplane.api.times import rfc3339
 from bidplane.core.market import RoundInput
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
@@ -27,7 +28,6 @@ from bidplane.exchange.views import explanation, lease_view, round_view
 from bidplane.kube.client import Object
 from bidplane.ledger.records import lease_id
 from bidplane.ledger.rounds import explain_bid, replay
-from bidplane.machinery.clock import rfc3339
 from bidplane.runtime.identity.credentials import Tokens
 from bidplane.telemetry.model import Counters
 

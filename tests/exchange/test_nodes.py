@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from bidplane.api.kinds import GPU_LEASE, NODE, POOL, RESOURCE_SLICE
 from bidplane.api.lease import Phase
+from bidplane.api.times import rfc3339
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.round.devices import DeviceView
 from bidplane.exchange.views import prices
 from bidplane.ledger.rounds import explain_bid, replay
-from bidplane.machinery.clock import rfc3339
 
 from .market import Market
 from .stage import READY, Stage, play, slice_spec

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.machinery.clock import parse_rfc3339, rfc3339, rfc3339_micro
+from bidplane.api.times import parse_rfc3339, rfc3339, rfc3339_micro
 
 seconds = st.integers(0, 4_000_000_000)
 

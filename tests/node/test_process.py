@@ -7,8 +7,8 @@ import json
 import pytest
 
 from bidplane.api.kinds import CONFIG_MAP, JOB, LEASE, NODE, POD, RESOURCE_SLICE, SECRET
+from bidplane.api.times import parse_rfc3339
 from bidplane.errors import ApiError
-from bidplane.machinery.clock import parse_rfc3339
 from bidplane.testing.cluster import Cluster
 
 from .processes import Box, ClusterApi, pids_with

@@ -6,10 +6,10 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.devices.mig import Slot
 from bidplane.core.nodes import heartbeats
 from bidplane.core.nodes.simulation import read
-from bidplane.machinery.clock import parse_rfc3339, rfc3339
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.simulatedstatus import devices_of, restarts
 

@@ -17,9 +17,9 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from bidplane.api.times import rfc3339
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Object
-from bidplane.machinery.clock import rfc3339
 from bidplane.node.api import ExecSession, LogOptions
 
 CHUNK = 32 << 10

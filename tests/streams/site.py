@@ -19,11 +19,12 @@ from pathlib import Path
 from tests.streams.localruntime import LocalRuntime
 
 from bidplane.api.kinds import NODE, POD
+from bidplane.api.times import rfc3339
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.http.server.serve import serve
 from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.kube.http import HttpClient
-from bidplane.machinery.clock import SystemClock, rfc3339
+from bidplane.machinery.clock import SystemClock
 from bidplane.machinery.informer import Informer
 from bidplane.node.auth import ReviewGate
 from bidplane.node.server import KubeletServer

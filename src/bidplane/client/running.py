@@ -18,13 +18,14 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE, Object
+from bidplane.api.times import parse_rfc3339
 from bidplane.client import work
 from bidplane.client.aio import AsyncClient
 from bidplane.client.asking import Link, Price
 from bidplane.client.leasing import LeaseProgress, Notice
 from bidplane.client.work import WorkOutcome
 from bidplane.errors import ApiError, Gone, Unavailable, UserError
-from bidplane.machinery.clock import SystemClock, parse_rfc3339
+from bidplane.machinery.clock import SystemClock
 
 _RETRY_SECONDS = 0.5
 Say = Callable[[str], None]

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from bidplane.api.kinds import GPU_LEASE
 from bidplane.api.lease import CLAIMED, IN_USE, LINK_DEGRADED, UP, VOID
+from bidplane.api.times import rfc3339
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import rfc3339
 
 
 async def mark_claimed(

@@ -20,12 +20,13 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Kind
+from bidplane.api.objects import phase_of
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.hosting import references, translation
 from bidplane.core.hosting.references import Reference, TokenWish
-from bidplane.core.scheduling import phase_of
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.planes import PlaneCache
 
 LOOK_SECONDS = 10.0  # between two refreshes of an agent's copies; a kubelet takes up to a minute

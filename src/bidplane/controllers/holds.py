@@ -9,14 +9,15 @@ from contextlib import suppress
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE
 from bidplane.api.lease import HELD, Phase
+from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.times import parse_rfc3339
 from bidplane.controllers.claiming import mark_claimed
 from bidplane.core.hosting.translation import host_name
 from bidplane.core.leases import holders
 from bidplane.core.leases.holders import EndHold, Keep, LastBeat, MarkClaimed
-from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.planes import PlaneCache, PlaneCaches

@@ -15,6 +15,8 @@ from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POD_TEMPLATE, RESOURCE_SLICE
 from bidplane.api.lease import LINK_DEGRADED, Phase
+from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.controllers.beside import CompanionDeviceClaims, DevicesTaken
 from bidplane.controllers.claiming import mark_links
 from bidplane.core.devices import companions, links
@@ -22,10 +24,10 @@ from bidplane.core.devices.migdevices import is_whole_gpu
 from bidplane.core.hosting.translation import host_name, lease_label, origin
 from bidplane.core.leases import nodes, notice, requeue
 from bidplane.core.nodes.offers import host_node_of
-from bidplane.core.scheduling import is_deleted, is_live_on, phase_of
+from bidplane.core.scheduling import is_live_on
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.index import Index

@@ -5,10 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from bidplane.api.kinds import LEASE, NODE, POD
+from bidplane.api.times import rfc3339
 from bidplane.core.nodes import heartbeats
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.planes import PlaneCache

@@ -10,11 +10,13 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD
+from bidplane.api.objects import phase_of
+from bidplane.api.times import rfc3339
 from bidplane.core.nodes import offers
-from bidplane.core.scheduling import phase_of, wants_gpus
+from bidplane.core.scheduling import wants_gpus
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.index import Index
 from bidplane.machinery.planes import PlaneCache, PlaneCaches

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE
+from bidplane.api.objects import is_deleted, phase_of
 from bidplane.core.leases import requeue
-from bidplane.core.scheduling import is_deleted, phase_of
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.controller import Controller

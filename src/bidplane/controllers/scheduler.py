@@ -31,6 +31,7 @@ from bidplane.api.kinds import (
 )
 from bidplane.api.money import parse_credits
 from bidplane.api.pool import PoolSpec, list_price
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core import scheduling
 from bidplane.core.bidding import pending
 from bidplane.core.scheduling import (
@@ -53,7 +54,7 @@ from bidplane.core.scheduling.podclaims import (
 )
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer

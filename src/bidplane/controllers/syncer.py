@@ -27,6 +27,8 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.lease import Phase
+from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.times import parse_rfc3339
 from bidplane.controllers import debugging, pinning
 from bidplane.controllers.claiming import mark_claimed, mark_up
 from bidplane.controllers.copies import LOOK_SECONDS, Copies, Missing, volume_claim_names
@@ -35,10 +37,10 @@ from bidplane.core.hosting import hostnames, hostpods, translation
 from bidplane.core.hosting.translation import lease_label
 from bidplane.core.nodes import offers
 from bidplane.core.nodes.offers import host_node_of
-from bidplane.core.scheduling import is_deleted, phase_of, wants_gpus
+from bidplane.core.scheduling import wants_gpus
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.index import Index

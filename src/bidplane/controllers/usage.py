@@ -11,9 +11,10 @@ from __future__ import annotations
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE, POD
 from bidplane.api.lease import CLAIMED, HELD, IN_USE, Phase
+from bidplane.api.objects import is_deleted, phase_of
 from bidplane.controllers.claiming import mark_in_use
 from bidplane.core.hosting.translation import lease_label
-from bidplane.core.scheduling import is_deleted, is_live_on, phase_of, wants_gpus
+from bidplane.core.scheduling import is_live_on, wants_gpus
 from bidplane.core.scheduling.observed import is_by_hand
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.clock import Clock

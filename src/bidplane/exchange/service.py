@@ -28,6 +28,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.lease import Phase
+from bidplane.api.objects import is_deleted
 from bidplane.core.market.lots import selects
 from bidplane.core.market.pricing.early import Bucket
 from bidplane.core.nodes import availability
@@ -342,7 +343,7 @@ class Exchange:
         Run a round at once for a pod that waits for its lease, or a lease that was given back.
         """
         phase = (lease.get("status") or {}).get("phase")
-        given_back = conditions.is_deleted(lease)
+        given_back = is_deleted(lease)
         if given_back or (phase == Phase.PENDING and conditions.is_claimed(lease)):
             self._urgent.set()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -26,8 +25,10 @@ from bidplane.api.agent import (
 from bidplane.api.bid import BidBeside, BidChoice, BidReason, BidSpec, NodeTerm, shape_problems
 from bidplane.api.lease import DEVICE_READY, DeviceRef
 from bidplane.api.money import parse_amount, parse_price
+from bidplane.api.objects import is_deleted
 from bidplane.api.pool import ClearingMode, Divides, PoolSpec, list_price
 from bidplane.api.shape import Choice, Need, fields_of
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.devices import foreignuse, migdevices
 from bidplane.core.devices.chain import CHAIN, Chain, chain_problem
 from bidplane.core.devices.companions import Unpriced
@@ -36,7 +37,6 @@ from bidplane.core.market.lots import LOTS_MOST
 from bidplane.core.nodes import availability
 from bidplane.exchange.round.conditions import (
     LEASE_PREFIX,
-    is_deleted,
     lease_marks,
     leases_given_back,
     seconds_of,
@@ -427,12 +427,9 @@ def _deadline(text: str) -> int:
     if not text:
         return 0
     try:
-        at = datetime.fromisoformat(text)
+        return int(parse_rfc3339(text))
     except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
         raise ValueError(
             f"deadline: {text!r} is not a time: write it as RFC 3339, for example"
             ' "2026-11-15T23:00:00Z"'
-        )
-    return int(at.timestamp())
+        ) from None

@@ -10,6 +10,7 @@ from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.lease import Phase
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
+from bidplane.api.times import rfc3339
 from bidplane.core.devices.chain import CHAIN
 from bidplane.core.market import (
     Ask,
@@ -37,7 +38,6 @@ from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
 from bidplane.ledger.reports.statement import Statement
 from bidplane.ledger.rounds import without_round
-from bidplane.machinery.clock import rfc3339
 
 
 def stamp(milliseconds: int) -> str:

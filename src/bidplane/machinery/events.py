@@ -11,9 +11,10 @@ import hashlib
 from typing import Literal
 
 from bidplane.api.kinds import EVENT
+from bidplane.api.times import rfc3339
 from bidplane.errors import AlreadyExists, ApiError
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 
 
 class Recorder:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 import structlog
 
 from bidplane.api.kinds import Kind
+from bidplane.api.objects import is_deleted, uid_of
 from bidplane.errors import ApiError, Gone
 from bidplane.kube.client import EventType, KubeClient, Object, WatchEvent
 from bidplane.machinery.clock import Clock
@@ -74,7 +75,7 @@ class Informer:
         objects = self._namespaces.get(namespace, {}).values()
         if not self._removed:
             return list(objects)
-        return [_as_deleted(obj) if _uid(obj) in self._removed else obj for obj in objects]
+        return [_as_deleted(obj) if uid_of(obj) in self._removed else obj for obj in objects]
 
     def record_write(self, obj: Object) -> None:
         """Store the server's answer to a write of ours."""
@@ -90,9 +91,9 @@ class Informer:
     def record_delete(self, obj: Object) -> None:
         """Mark an object as deleted once the server has accepted our request."""
         cached = self._objects.get(key_of(obj))
-        if cached is None or _uid(cached) != _uid(obj) or _is_deleted(cached):
+        if cached is None or uid_of(cached) != uid_of(obj) or is_deleted(cached):
             return
-        self._removed.add(_uid(obj))
+        self._removed.add(uid_of(obj))
 
     async def run(self) -> None:
         """List and watch, until cancelled."""
@@ -155,14 +156,14 @@ class Informer:
         key = key_of(obj)
         cached = self._objects.get(key)
         if event == "DELETED":
-            self._removed.discard(_uid(obj))
+            self._removed.discard(uid_of(obj))
             if cached is None:
                 return
             if key in self._ahead and _revision_of(cached) > _revision_of(obj):
                 return  # the deletion of an earlier object of this name
             self._drop(key)
         else:
-            if cached is not None and _uid(cached) != _uid(obj):
+            if cached is not None and uid_of(cached) != uid_of(obj):
                 # Its deletion was missed: another object has its name now.
                 self._apply("DELETED", cached)
                 cached = None
@@ -173,8 +174,8 @@ class Informer:
             ):
                 return  # the watch has not reached our write yet
             self._ahead.discard(key)
-            if _is_deleted(obj):
-                self._removed.discard(_uid(obj))
+            if is_deleted(obj):
+                self._removed.discard(uid_of(obj))
             self._put(obj)
             if cached is not None and _revision_of(cached) == _revision_of(obj):
                 return
@@ -218,18 +219,9 @@ def key_of(obj: Object) -> Key:
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def _uid(obj: Object) -> str:
-    uid: str = obj["metadata"].get("uid", "")
-    return uid
-
-
 def _as_deleted(obj: Object) -> Object:
     """The object with a deletionTimestamp."""
     return {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": _UNKNOWN_TIME}}
-
-
-def _is_deleted(obj: Object) -> bool:
-    return bool(obj["metadata"].get("deletionTimestamp"))
 
 
 def _revision_of(obj: Object) -> int:

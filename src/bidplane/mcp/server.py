@@ -22,11 +22,12 @@ from bidplane import __version__
 from bidplane.api import labels
 from bidplane.api.kinds import BID, JOB, POD
 from bidplane.api.money import format_credits, parse_credits, parse_price
+from bidplane.api.times import rfc3339
 from bidplane.client import AsyncClient, work
 from bidplane.client.asking import price_text
 from bidplane.client.leasing import AsyncLeasing, HeldLease, unique_name
 from bidplane.errors import ApiError, BidplaneError, NotFound
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.mcp.limits import SpendLimits, bound, paid_since, refusal
 
 INSTRUCTIONS = """

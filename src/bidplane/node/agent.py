@@ -18,10 +18,11 @@ import msgspec
 import structlog
 
 from bidplane.api.kinds import NODE, RESOURCE_SLICE
+from bidplane.api.times import rfc3339
 from bidplane.core.devices.topology import LINKS_ANNOTATION
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.node.heartbeat import RENEW_SECONDS, renew_lease
 from bidplane.node.inventory import Inventory

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from bidplane.api.kinds import LEASE, NODE
+from bidplane.api.times import rfc3339_micro
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import KubeClient
-from bidplane.machinery.clock import rfc3339_micro
 
 RENEW_SECONDS = 10.0
 _NAMESPACE = "kube-node-lease"

@@ -16,9 +16,10 @@ from typing import Any
 import structlog
 
 from bidplane.api.kinds import NODE, POD, RESOURCE_SLICE
+from bidplane.api.times import rfc3339
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import EventType, KubeClient, Object
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer, Key

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.devices import mig
 from bidplane.core.devices import migdevices as parts
 from bidplane.core.devices.migdevices import MigDevice
 from bidplane.core.devices.topology import Gpu
 from bidplane.core.nodes import simulation
 from bidplane.kube.client import Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.fleet import Fleet, NodeDeclaration, machine_of
 from bidplane.node.inventory.instances import simulated_number
 from bidplane.node.inventory.slices import slices_of

@@ -15,13 +15,14 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.devices.migdevices import Key
 from bidplane.core.nodes import simulation
 from bidplane.core.nodes.simulation import BadScript, Script, SimulatedRun, SimulationStage
 from bidplane.core.scheduling.podclaims import claim_name
 from bidplane.errors import NotFound, UserError
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.node import simulatedstatus as statuses
 from bidplane.node.fleet import Fleet, NodeDeclaration

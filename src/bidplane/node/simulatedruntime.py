@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.api import ExecSession, LogOptions
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.node.simulatedstatus import began_at, devices_of

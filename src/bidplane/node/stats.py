@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bidplane.machinery.clock import rfc3339
+from bidplane.api.times import rfc3339
 
 _SHORTEST_SECONDS = 1.0  # between two samples that make a rate
 

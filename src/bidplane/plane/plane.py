@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.api.agent import PlaneLimits
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.api.times import rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.plane.call import Admit
 from bidplane.plane.identity.access import Access
 from bidplane.plane.registry import CRDS, Registry

@@ -9,11 +9,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from bidplane.api.times import rfc3339
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.http.replies import Reply, answer
 from bidplane.http.request import Request
 from bidplane.http.routes import Route, Routes
-from bidplane.machinery.clock import Clock, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.runtime.identity.clientcerts import Signer, as_data
 from bidplane.runtime.identity.credentials import HOST_PLANE, OWNERS, Identity, InvalidToken, Tokens
 from bidplane.wire import status

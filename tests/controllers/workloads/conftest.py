@@ -13,10 +13,11 @@ import time
 import pytest
 
 from bidplane.api.kinds import NAMESPACE, POD
+from bidplane.api.times import rfc3339
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import Conflict, NotFound
 from bidplane.kube.http import HttpClient
-from bidplane.machinery.clock import SystemClock, rfc3339
+from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 from bidplane.api.kinds import CRON_JOB, JOB, POD
-from bidplane.machinery.clock import parse_rfc3339
+from bidplane.api.times import parse_rfc3339
 
 from .conftest import template
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from bidplane.api.times import rfc3339
 from bidplane.cli.common import Data, console, installation
 from bidplane.errors import UserError
-from bidplane.machinery.clock import SystemClock, rfc3339
+from bidplane.machinery.clock import SystemClock
 
 app = App(name="metrics", help="Metrics for Prometheus.")
 

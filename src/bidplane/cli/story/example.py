@@ -10,9 +10,9 @@ import asyncio
 import itertools
 
 from bidplane.api.kinds import POD
+from bidplane.api.objects import phase_of
 from bidplane.cli.story import day
 from bidplane.cli.story.agents import NAMESPACE, AgentWork, DemoAgents, InstallationEnvironment
-from bidplane.core.scheduling import phase_of
 from bidplane.errors import AlreadyExists, ApiError
 from bidplane.runtime.installation import Installation
 

@@ -25,6 +25,7 @@ from bidplane.api.kinds import (
     Kind,
     Object,
 )
+from bidplane.api.objects import controller_of, labels_of, metadata_of
 from bidplane.controllers.workloads.carry import CreationRefused
 from bidplane.controllers.workloads.reconciler import Key, Reconciler, Sites
 from bidplane.controllers.workloads.volumeclaims import VolumeClaims
@@ -39,7 +40,6 @@ from bidplane.core.workloads import (
     replicasets,
     statefulsets,
 )
-from bidplane.core.workloads.common import controller_of, labels_of, meta
 from bidplane.core.workloads.plan import WorkloadPlan
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType
@@ -75,7 +75,7 @@ class ReplicaSets(Reconciler):
     kind, dependents, component = REPLICA_SET, (POD,), "replicaset-controller"
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        pods = cache[POD].in_namespace(meta(obj)["namespace"])
+        pods = cache[POD].in_namespace(metadata_of(obj)["namespace"])
         plan = replicasets.plan(obj, pods, now=self.clock.now())
         try:
             return await self.carrier.carry_out(cache.client, plan)
@@ -102,12 +102,12 @@ class Deployments(Reconciler):
         owner, cache = controller_of(pod), self.sites.get(plane)
         if event != "DELETED" or owner is None or owner["kind"] != "ReplicaSet" or cache is None:
             return
-        replica_set = cache[REPLICA_SET].get(meta(pod)["namespace"], owner["name"])
+        replica_set = cache[REPLICA_SET].get(metadata_of(pod)["namespace"], owner["name"])
         if replica_set is not None:
             self._dependent_changed(plane, "MODIFIED", replica_set)
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         plan = deployments.plan(
             obj,
             cache[REPLICA_SET].in_namespace(namespace),
@@ -126,7 +126,7 @@ class Deployments(Reconciler):
         """
         for name in deployments.created(plan):
             with suppress(NotFound):
-                existing = await cache.client.get(REPLICA_SET, name, meta(obj)["namespace"])
+                existing = await cache.client.get(REPLICA_SET, name, metadata_of(obj)["namespace"])
                 if deployments.collided(obj, existing):
                     await self.carrier.carry_out(
                         cache.client, WorkloadPlan(status=deployments.collision(obj))
@@ -140,7 +140,7 @@ class StatefulSets(Reconciler):
     component = "statefulset-controller"
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         plan = statefulsets.plan(
             obj,
             cache[CONTROLLER_REVISION].in_namespace(namespace),
@@ -160,7 +160,7 @@ class Jobs(Reconciler):
     kind, dependents, component = JOB, (POD,), "job-controller"
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        pods = cache[POD].in_namespace(meta(obj)["namespace"])
+        pods = cache[POD].in_namespace(metadata_of(obj)["namespace"])
         plan = jobs.plan(obj, pods, now=self.clock.now())
         try:
             return await self.carrier.carry_out(cache.client, plan)
@@ -174,7 +174,7 @@ class Jobs(Reconciler):
         for pod in cache[POD].in_namespace(namespace):
             owner = controller_of(pod)
             is_ours = owner is not None and (owner["kind"], owner["name"]) == ("Job", name)
-            if is_ours and jobs.TRACKING in (meta(pod).get("finalizers") or ()):
+            if is_ours and jobs.TRACKING in (metadata_of(pod).get("finalizers") or ()):
                 with suppress(NotFound):
                     await self.carrier.carry_out(
                         cache.client, WorkloadPlan(operations=[jobs.release(pod)])
@@ -188,7 +188,7 @@ class CronJobs(Reconciler):
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
         plan = cronjobs.plan(
-            obj, cache[JOB].in_namespace(meta(obj)["namespace"]), now=self.clock.now()
+            obj, cache[JOB].in_namespace(metadata_of(obj)["namespace"]), now=self.clock.now()
         )
         try:
             return await self.carrier.carry_out(cache.client, plan)
@@ -211,8 +211,8 @@ class EndpointSlices(Reconciler):
         sites.on_change(ENDPOINT_SLICE, self._slice_changed)
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        namespace = meta(obj)["namespace"]
-        nodes = {str(meta(node)["name"]) for node in cache[NODE].items()}
+        namespace = metadata_of(obj)["namespace"]
+        nodes = {str(metadata_of(node)["name"]) for node in cache[NODE].items()}
         plan = endpointslices.plan(
             obj,
             cache[POD].in_namespace(namespace),
@@ -223,7 +223,7 @@ class EndpointSlices(Reconciler):
         # Read each time, not watched: only we write it, and few clients read it.
         existing = None
         with suppress(NotFound):
-            existing = await cache.client.get(ENDPOINTS, meta(obj)["name"], namespace)
+            existing = await cache.client.get(ENDPOINTS, metadata_of(obj)["name"], namespace)
         pods = cache[POD].in_namespace(namespace)
         if (operation := endpoints.operation(obj, pods, nodes, existing)) is not None:
             return await self.carrier.carry_out(cache.client, WorkloadPlan(operations=[operation]))
@@ -234,22 +234,24 @@ class EndpointSlices(Reconciler):
         with suppress(NotFound):
             existing = await cache.client.get(ENDPOINTS, name, namespace)
             if labels_of(existing).get(endpoints.MANAGED_BY) == endpoints.OURS:
-                await cache.client.delete(ENDPOINTS, name, namespace, uid=meta(existing)["uid"])
+                await cache.client.delete(
+                    ENDPOINTS, name, namespace, uid=metadata_of(existing)["uid"]
+                )
 
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
         cache = self.sites.get(plane)
-        namespace = meta(pod)["namespace"]
+        namespace = metadata_of(pod)["namespace"]
         services = cache[SERVICE].in_namespace(namespace) if cache is not None else ()
         for service in services:
             selector = service["spec"].get("selector")
             # A modified pod may have left the Service by a change of labels.
             if selector and (selector.items() <= labels_of(pod).items() or event == "MODIFIED"):
-                self.controller.add((plane, namespace, meta(service)["name"]))
+                self.controller.add((plane, namespace, metadata_of(service)["name"]))
 
     def _slice_changed(self, plane: str, event: EventType, slice_: Object) -> None:
         name = labels_of(slice_).get(endpointslices.SERVICE_NAME)
         if name and labels_of(slice_).get(endpointslices.MANAGED_BY) == endpointslices.OURS:
-            self.controller.add((plane, meta(slice_)["namespace"], name))
+            self.controller.add((plane, metadata_of(slice_)["namespace"], name))
 
 
 class Quotas(Reconciler):
@@ -270,12 +272,12 @@ class Quotas(Reconciler):
     def _counted_changed(self, plane: str, event: EventType, obj: Object) -> None:
         """Reconcile the quotas in a changed object's namespace."""
         cache = self.sites.get(plane)
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         for quota in cache[RESOURCE_QUOTA].in_namespace(namespace) if cache is not None else ():
-            self.controller.add((plane, namespace, meta(quota)["name"]))
+            self.controller.add((plane, namespace, metadata_of(quota)["name"]))
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         objects: dict[Kind, list[Object]] = {
             kind: cache[kind].in_namespace(namespace) for kind in _COUNTED
         }
@@ -301,14 +303,14 @@ class Budgets(Reconciler):
     def _counted_changed(self, plane: str, event: EventType, obj: Object) -> None:
         """Reconcile the budgets in a changed object's namespace."""
         cache = self.sites.get(plane)
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         for budget in cache[self.kind].in_namespace(namespace) if cache is not None else ():
-            self.controller.add((plane, namespace, meta(budget)["name"]))
+            self.controller.add((plane, namespace, metadata_of(budget)["name"]))
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         owners = {
-            (kind.kind, str(meta(owner)["name"])): owner
+            (kind.kind, str(metadata_of(owner)["name"])): owner
             for kind in self._scaled
             for owner in cache[kind].in_namespace(namespace)
         }

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bidplane.api.kinds import Kind, Object
+from bidplane.api.objects import controller_of, labels_of, metadata_of
 from bidplane.controllers.workloads.carry import PlanExecutor
-from bidplane.core.workloads.common import controller_of, labels_of, meta, selector_of
+from bidplane.core.workloads.common import selector_of
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
@@ -67,11 +68,11 @@ class Reconciler:
 
     def _changed(self, plane: str, event: EventType, obj: Object) -> None:
         """Reconcile a changed object."""
-        self.controller.add((plane, meta(obj)["namespace"], meta(obj)["name"]))
+        self.controller.add((plane, metadata_of(obj)["namespace"], metadata_of(obj)["name"]))
 
     def _dependent_changed(self, plane: str, event: EventType, obj: Object) -> None:
         """Reconcile the controller of a changed dependent, or those that may adopt it."""
-        namespace = meta(obj)["namespace"]
+        namespace = metadata_of(obj)["namespace"]
         owner = controller_of(obj)
         if owner is not None:
             if owner["kind"] == self.kind.kind:
@@ -83,4 +84,4 @@ class Reconciler:
         for candidate in cache[self.kind].in_namespace(namespace):
             selector = selector_of(candidate)
             if selector is not None and selector.matches(obj):
-                self.controller.add((plane, namespace, meta(candidate)["name"]))
+                self.controller.add((plane, namespace, metadata_of(candidate)["name"]))

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from bidplane.api.kinds import POD, VOLUME_CLAIM
+from bidplane.api.objects import metadata_of
 from bidplane.controllers.workloads.reconciler import Reconciler, Sites
 from bidplane.core.hosting import references
-from bidplane.core.workloads.common import meta
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType, Object
 from bidplane.machinery.clock import Clock
@@ -28,10 +28,10 @@ class VolumeClaims(Reconciler):
     def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
         if event == "DELETED":
             for name in references.volume_claims(pod):
-                self.controller.add((plane, meta(pod)["namespace"], name))
+                self.controller.add((plane, metadata_of(pod)["namespace"], name))
 
     async def reconcile_object(self, cache: PlaneCache, obj: Object) -> float | None:
-        metadata = meta(obj)
+        metadata = metadata_of(obj)
         namespace, name = metadata["namespace"], metadata["name"]
         finalizers = metadata.get("finalizers") or []
         if not metadata.get("deletionTimestamp") or CLAIM_PROTECTION not in finalizers:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from datetime import datetime
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.api.money import parse_amount
+from bidplane.api.times import parse_rfc3339
 
 LINKS = ("domain", "machine")
 URGENCIES = ("low", "normal", "high")
@@ -33,10 +33,8 @@ def problems(obj: Object) -> Iterator[str]:
 
 def _deadline(text: str) -> str | None:
     try:
-        moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        parse_rfc3339(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
         return f'{text!r} is not a time: write it as "2026-11-16T18:00:00Z"'
     return None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
 from bidplane.api.shape import MOST_BLOCKS, MOST_GPUS
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import annotations as annotations_of
 from bidplane.core.devices.chain import FRACTIONS, fraction_share
 from bidplane.core.hosting import references
@@ -115,9 +115,10 @@ def _deadline(annotations: Object) -> str:
     """Return the deadline as written; "" for one that `annotations` has refused already."""
     text: str = annotations.get(labels.DEADLINE, "")
     try:
-        return text if text and datetime.fromisoformat(text).tzinfo else ""
+        parse_rfc3339(text)
     except ValueError:
         return ""
+    return text
 
 
 def _term_seconds(annotations: Object) -> int:

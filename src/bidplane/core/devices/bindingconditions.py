@@ -9,12 +9,12 @@ up when a failure condition is true, or after ten minutes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api.kinds import Object
+from bidplane.api.times import parse_rfc3339, rfc3339
 
 TIMEOUT_SECONDS = 600.0  # the default `bindingTimeout` of kube-scheduler's DynamicResources
 FIELDS = ("bindingConditions", "bindingFailureConditions")
@@ -57,7 +57,7 @@ def progress(claim: Object, *, now: float) -> Preparing | GivenUp | None:
         if missing and outcome is None:
             detail = f"its driver has not reported {', '.join(sorted(missing))} yet"
             since = allocation.get("allocationTimestamp")
-            if since and now >= _seconds(since) + TIMEOUT_SECONDS:
+            if since and now >= parse_rfc3339(since) + TIMEOUT_SECONDS:
                 outcome = GivenUp(f"{device} was not prepared in {TIMEOUT_SECONDS:.0f} s: {detail}")
             else:
                 outcome = Preparing(f"{device} is allocated, and {detail}")
@@ -69,7 +69,7 @@ def stamped(allocation: dict[str, Any], *, now: float) -> dict[str, Any]:
     results = (allocation.get("devices") or {}).get("results") or ()
     if not any(result.get("bindingConditions") for result in results):
         return allocation
-    since = datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    since = rfc3339(now)
     return {**allocation, "allocationTimestamp": since}
 
 
@@ -95,7 +95,3 @@ def asked_of(
             if fields and key in keys:
                 conditions[key] = fields
     return conditions
-
-
-def _seconds(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()

@@ -8,13 +8,13 @@ follow "which". Pure.
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.api.times import parse_rfc3339
 
 GONE = "is gone"
 NOT_READY = "is not ready"
@@ -74,7 +74,6 @@ def _transition_time(condition: Object | None) -> int | None:
     Return when a condition changed, in milliseconds; None if unknown, as of a node never ready.
     """
     try:
-        stamp = datetime.fromisoformat(str((condition or {})["lastTransitionTime"]))
+        return round(1000 * parse_rfc3339(str((condition or {})["lastTransitionTime"])))
     except (KeyError, ValueError):
         return None
-    return round(stamp.timestamp() * 1000) if stamp.tzinfo is not None else None

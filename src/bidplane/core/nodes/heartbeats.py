@@ -11,12 +11,12 @@ Pure: the caller passes the time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api.kinds import Object
+from bidplane.api.times import parse_rfc3339
 
 GRACE_SECONDS = 40.0
 TOLERATED_SECONDS = 300.0
@@ -123,4 +123,4 @@ def _status_of(conditions: Sequence[Object], type_: str) -> str:
 
 
 def _seconds(text: str | None) -> float:
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else 0.0
+    return parse_rfc3339(text) if text else 0.0

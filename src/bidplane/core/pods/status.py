@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api.kinds import Object
+from bidplane.api.times import rfc3339
 from bidplane.core.pods.life import (
     ContainerRun,
     ContainerState,
@@ -72,7 +72,7 @@ def compose(pod: Object, life: PodState, where: StatusFacts, *, now: float) -> d
         status["podIP"] = where.pod_ip
         status["podIPs"] = [{"ip": where.pod_ip}]
     if where.start_time is not None:
-        status["startTime"] = stamp(where.start_time)
+        status["startTime"] = rfc3339(where.start_time)
     if life.halt is not None and life.halt.reason and phase == "Failed":
         status["reason"], status["message"] = life.halt.reason, life.halt.message
     generation = pod["metadata"].get("generation")
@@ -157,7 +157,7 @@ def _conditions(
         value = "True" if is_true else "False"
         previous = current.get(type_) or {}
         changed = previous.get("status") != value
-        since = stamp(now) if changed else previous.get("lastTransitionTime") or stamp(now)
+        since = rfc3339(now) if changed else previous.get("lastTransitionTime") or rfc3339(now)
         conditions.append({"type": type_, "status": value, "lastTransitionTime": since, **detail})
     foreign = [c for type_, c in current.items() if type_ not in OWN_CONDITIONS]
     return [*conditions, *map(dict, foreign)]
@@ -233,7 +233,7 @@ def _state(
         )
     if run.running:
         assert run.started is not None
-        return {"running": {"startedAt": stamp(run.started)}}
+        return {"running": {"startedAt": rfc3339(run.started)}}
     if not is_ending and is_restarted(life, container):
         if container.obstacle is not None:
             return {"waiting": _obstacle_fields(container.obstacle)}
@@ -267,11 +267,6 @@ def _terminated_state(run: ContainerRun) -> dict[str, Any]:
     state: dict[str, Any] = {"exitCode": run.exit_code, "reason": reason}
     if run.message:
         state["message"] = run.message
-    state["startedAt"] = stamp(run.started) if run.started is not None else None
-    state["finishedAt"] = stamp(run.finished) if run.finished is not None else None
+    state["startedAt"] = rfc3339(run.started) if run.started is not None else None
+    state["finishedAt"] = rfc3339(run.finished) if run.finished is not None else None
     return state
-
-
-def stamp(seconds: float) -> str:
-    """Return a time in the API's format (metav1.Time)."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

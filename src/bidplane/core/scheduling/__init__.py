@@ -13,15 +13,14 @@ An agent's scheduler, which decides and does nothing; `planning` has its rules.
     beside       which bindings fit; pods without GPUs
 """
 
+from bidplane.api.objects import is_deleted, phase_of
 from bidplane.core.scheduling.groups import sources_named
 from bidplane.core.scheduling.observed import (
     PlaneSnapshot,
     bid_name,
     gang_bid_name,
-    is_deleted,
     is_live_on,
     is_pending,
-    phase_of,
     wants_gpus,
 )
 from bidplane.core.scheduling.offers import is_paced

@@ -10,6 +10,7 @@ import msgspec
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.money import format_credits
+from bidplane.api.objects import name_of, phase_of
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling import podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
@@ -24,8 +25,6 @@ from bidplane.core.scheduling.observed import (
     is_held,
     is_pending,
     lease_of,
-    name_of,
-    phase_of,
     wants_gpus,
 )
 from bidplane.core.scheduling.offers import is_instant

@@ -11,6 +11,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
+from bidplane.api.objects import is_deleted, name_of, phase_of
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling.groups import Gang, Gangs, pods_needed
 from bidplane.core.scheduling.observed import (
@@ -22,12 +23,9 @@ from bidplane.core.scheduling.observed import (
     gang_bid_name,
     is_available,
     is_bound,
-    is_deleted,
     is_held,
     is_pending,
     is_used,
-    name_of,
-    phase_of,
     was_ordered,
 )
 from bidplane.core.scheduling.operations import (

@@ -17,8 +17,9 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import JOB, Kind, Object
+from bidplane.api.objects import phase_of
 from bidplane.api.shape import MOST_BLOCKS
-from bidplane.core.scheduling.observed import PlaneSnapshot, phase_of, truncate_name
+from bidplane.core.scheduling.observed import PlaneSnapshot, truncate_name
 
 _LONGEST_NAME = 50  # with its suffix it is still a valid name of a bid and value of a label
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from bidplane.api.kinds import Object
+from bidplane.api.objects import phase_of
 from bidplane.core.scheduling.groups import COSCHEDULING, KAI, PodGroupKind, group_named
-from bidplane.core.scheduling.observed import PlaneSnapshot, is_bound, phase_of
+from bidplane.core.scheduling.observed import PlaneSnapshot, is_bound
 from bidplane.core.scheduling.operations import TellGroup
 
 

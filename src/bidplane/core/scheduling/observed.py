@@ -12,6 +12,7 @@ from bidplane.api.agent import Strategy
 from bidplane.api.kinds import Kind, Object
 from bidplane.api.lease import Origin, Phase
 from bidplane.api.money import parse_credits
+from bidplane.api.objects import is_deleted, phase_of
 from bidplane.core.bidding.asks import PodAsk, ask_of
 from bidplane.core.hosting.translation import host_name
 from bidplane.core.market.pricing.reserve import default_price
@@ -99,11 +100,6 @@ def wants_gpus(pod: Object) -> bool:
     return ask is None or ask.gpus > 0
 
 
-def phase_of(obj: Object) -> str:
-    phase: str = (obj.get("status") or {}).get("phase", "")
-    return phase
-
-
 def is_pending(pod: Object) -> bool:
     """Return whether a pod waits to be scheduled."""
     return (
@@ -119,18 +115,8 @@ def is_live_on(pod: Object, node: str) -> bool:
     return pod["spec"].get("nodeName") == node and phase_of(pod) not in FINISHED
 
 
-def is_deleted(obj: Object) -> bool:
-    """Return whether the object's deletion was requested; it may still exist for a while."""
-    return bool(obj["metadata"].get("deletionTimestamp"))
-
-
 def is_bound(pod: Object) -> bool:
     return bool(pod["spec"].get("nodeName"))
-
-
-def name_of(obj: Object) -> str:
-    name: str = obj["metadata"]["name"]
-    return name
 
 
 def truncate_name(name: str, length: int) -> str:

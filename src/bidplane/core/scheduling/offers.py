@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,6 +13,8 @@ from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, MICRO, format_credits, parse_credits
+from bidplane.api.objects import name_of, phase_of
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import pacing
 from bidplane.core.bidding.asks import WORK_SECONDS, PodAsk, gpus_asked
 from bidplane.core.bidding.pacing import Pace, PacedOffer
@@ -26,8 +27,6 @@ from bidplane.core.scheduling.observed import (
     bid_of,
     is_pending,
     lease_of,
-    name_of,
-    phase_of,
 )
 from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
 
@@ -204,4 +203,4 @@ def _promised_cost(snapshot: PlaneSnapshot) -> int:
 
 
 def _milliseconds(stamp: str) -> int:
-    return round(1000 * datetime.fromisoformat(stamp).timestamp()) if stamp else 0
+    return round(1000 * parse_rfc3339(stamp)) if stamp else 0

@@ -23,6 +23,7 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
+from bidplane.api.objects import is_deleted, name_of, phase_of
 from bidplane.core.bidding.asks import PodAsk, ask_of
 from bidplane.core.bidding.pacing import PacedOffer
 from bidplane.core.hosting.translation import host_name
@@ -50,12 +51,9 @@ from bidplane.core.scheduling.observed import (
     is_available,
     is_bound,
     is_by_hand,
-    is_deleted,
     is_pending,
     is_used,
     lease_of,
-    name_of,
-    phase_of,
     wants_gpus,
     was_ordered,
 )

@@ -12,19 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from bidplane.api.kinds import DISRUPTION_BUDGET, Object
-from bidplane.core.workloads.common import (
-    condition,
+from bidplane.api.objects import (
+    condition_of,
     controller_of,
     is_deleted,
-    is_ready,
-    meta,
+    metadata_of,
     phase_of,
-    seconds,
-    stamp,
     status_of,
-    status_patch,
-    with_condition,
 )
+from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.workloads.common import is_ready, status_patch, with_condition
 from bidplane.core.workloads.plan import RecordEvent, WorkloadPlan
 from bidplane.wire.selectors import label_selector
 
@@ -51,9 +48,9 @@ def plan(
         expected, desired = len(chosen), len(chosen)
     disrupted = _disrupted(budget, chosen, now)
     for since in disrupted.values():
-        plan.wait(seconds(since) + _EVICTED_SECONDS - now)
+        plan.wait(parse_rfc3339(since) + _EVICTED_SECONDS - now)
     healthy = sum(
-        is_ready(pod) and not is_deleted(pod) and str(meta(pod)["name"]) not in disrupted
+        is_ready(pod) and not is_deleted(pod) and str(metadata_of(pod)["name"]) not in disrupted
         for pod in chosen
     )
     allowed = max(0, healthy - desired) if expected > 0 else 0
@@ -63,10 +60,10 @@ def plan(
         "status": "True" if enough else "False",
         "reason": "SufficientPods" if enough else "InsufficientPods",
         "message": "",
-        "lastTransitionTime": stamp(now),
-        "observedGeneration": meta(budget).get("generation", 0),
+        "lastTransitionTime": rfc3339(now),
+        "observedGeneration": metadata_of(budget).get("generation", 0),
     }
-    current = condition(budget, ALLOWED)
+    current = condition_of(budget, ALLOWED)
     if (
         current is not None
         and current.get("observedGeneration") != allowed_condition["observedGeneration"]
@@ -83,7 +80,7 @@ def plan(
         "disruptedPods": disrupted,
         "disruptionsAllowed": allowed,
         "expectedPods": expected,
-        "observedGeneration": meta(budget).get("generation", 0),
+        "observedGeneration": metadata_of(budget).get("generation", 0),
     }
     plan.status = status_patch(DISRUPTION_BUDGET, budget, status, zeros=_ZEROS)
     if plan.status is not None and not chosen:
@@ -125,7 +122,7 @@ def _expected_replicas(pods: Iterable[Object], owners: Mapping[tuple[str, str], 
     for pod in pods:
         owner = controller_of(pod)
         if owner is None:
-            raise LookupError(f"found no controllers for pod {meta(pod)['name']!r}")
+            raise LookupError(f"found no controllers for pod {metadata_of(pod)['name']!r}")
         scalable = owners.get((owner["kind"], owner["name"]))
         controller = controller_of(scalable) if scalable is not None else None
         if controller is not None and (controller["kind"], controller["name"]) in owners:
@@ -134,16 +131,16 @@ def _expected_replicas(pods: Iterable[Object], owners: Mapping[tuple[str, str], 
             ]  # count a Deployment's ReplicaSets as one
         if scalable is None:
             raise LookupError(f"{owner['kind']}s.{owner['apiVersion']} does not implement scale")
-        replicas[meta(scalable)["uid"]] = int(scalable["spec"].get("replicas", 1))
+        replicas[metadata_of(scalable)["uid"]] = int(scalable["spec"].get("replicas", 1))
     return sum(replicas.values())
 
 
 def _disrupted(budget: Object, pods: Iterable[Object], now: float) -> dict[str, str]:
     """Return the pods whose eviction was granted and that are not being deleted yet."""
     granted = status_of(budget).get("disruptedPods") or {}
-    live = {str(meta(pod)["name"]) for pod in pods if not is_deleted(pod)}
+    live = {str(metadata_of(pod)["name"]) for pod in pods if not is_deleted(pod)}
     return {
         name: since
         for name, since in granted.items()
-        if name in live and seconds(since) + _EVICTED_SECONDS > now
+        if name in live and parse_rfc3339(since) + _EVICTED_SECONDS > now
     }

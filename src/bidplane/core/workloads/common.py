@@ -5,49 +5,25 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from bidplane.api.kinds import POD, Kind, Object
+from bidplane.api.objects import (
+    condition_of,
+    controller_of,
+    is_deleted,
+    metadata_of,
+    phase_of,
+    status_of,
+)
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.workloads.plan import Operation, Patch
 from bidplane.wire.selectors import Selector, label_selector
 
 # No vowels and no 0, 1, 3, so that no hash reads as a word. Upstream uses the same alphabet.
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
-
-
-def stamp(now: float) -> str:
-    """Return a time in the API's format."""
-    return datetime.fromtimestamp(int(now), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """Return the Unix time of a text in the API's format."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
-
-
-def meta(obj: Object) -> Mapping[str, Any]:
-    metadata: Mapping[str, Any] = obj["metadata"]
-    return metadata
-
-
-def labels_of(obj: Object) -> Mapping[str, str]:
-    return meta(obj).get("labels") or {}
-
-
-def annotations_of(obj: Object) -> Mapping[str, str]:
-    return meta(obj).get("annotations") or {}
-
-
-def status_of(obj: Object) -> Mapping[str, Any]:
-    return obj.get("status") or {}
-
-
-def is_deleted(obj: Object) -> bool:
-    """Return whether an object is being deleted."""
-    return bool(meta(obj).get("deletionTimestamp"))
 
 
 def short_hash(value: Any, collisions: int = 0) -> str:
@@ -65,16 +41,10 @@ def without(mapping: Mapping[str, Any], *keys: str) -> dict[str, Any]:
 # Owners.
 
 
-def controller_of(obj: Object) -> Mapping[str, Any] | None:
-    """Return the owner reference of an object's controller; None without one."""
-    owners: Iterable[Mapping[str, Any]] = meta(obj).get("ownerReferences") or ()
-    return next((owner for owner in owners if owner.get("controller")), None)
-
-
 def is_controlled_by(obj: Object, owner: Object) -> bool:
     """Return whether an object's controller is `owner`."""
     controller = controller_of(obj)
-    return controller is not None and controller["uid"] == meta(owner)["uid"]
+    return controller is not None and controller["uid"] == metadata_of(owner)["uid"]
 
 
 def owner_reference(kind: Kind, owner: Object) -> dict[str, Any]:
@@ -82,8 +52,8 @@ def owner_reference(kind: Kind, owner: Object) -> dict[str, Any]:
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "name": meta(owner)["name"],
-        "uid": meta(owner)["uid"],
+        "name": metadata_of(owner)["name"],
+        "uid": metadata_of(owner)["uid"],
         "controller": True,
         "blockOwnerDeletion": True,
     }
@@ -123,19 +93,22 @@ def claim(
         matches = selector is not None and selector.matches(obj)
         controller = controller_of(obj)
         if controller is not None:
-            if controller["uid"] != meta(owner)["uid"]:
+            if controller["uid"] != metadata_of(owner)["uid"]:
                 continue
             if matches or is_deleted(owner):
                 owned.append(obj)
             elif not is_deleted(obj):
                 other_owners = [
-                    o for o in meta(obj)["ownerReferences"] if o["uid"] != controller["uid"]
+                    o for o in metadata_of(obj)["ownerReferences"] if o["uid"] != controller["uid"]
                 ]
                 operations.append(
                     Patch(kind, obj, {"metadata": {"ownerReferences": other_owners or None}})
                 )
         elif matches and adoptable and not is_deleted(owner) and not is_deleted(obj):
-            owners = [*(meta(obj).get("ownerReferences") or ()), owner_reference(owner_kind, owner)]
+            owners = [
+                *(metadata_of(obj).get("ownerReferences") or ()),
+                owner_reference(owner_kind, owner),
+            ]
             operations.append(Patch(kind, obj, {"metadata": {"ownerReferences": owners}}))
             owned.append(obj)
     return Claimed(owned, operations)
@@ -144,35 +117,19 @@ def claim(
 # Pods.
 
 
-def spec_of(obj: Object) -> Mapping[str, Any]:
-    """Return an object's spec; one that was written without any has an empty one."""
-    return obj.get("spec") or {}
-
-
-def phase_of(pod: Object) -> str:
-    phase: str = status_of(pod).get("phase", "")
-    return phase
-
-
 def is_active(pod: Object) -> bool:
     """Return whether a pod has not ended and is not being deleted."""
     return phase_of(pod) not in ("Succeeded", "Failed") and not is_deleted(pod)
 
 
-def condition(obj: Object, type: str) -> Mapping[str, Any] | None:
-    """Return an object's condition of a type; None without one."""
-    conditions: Iterable[Mapping[str, Any]] = status_of(obj).get("conditions") or ()
-    return next((c for c in conditions if c["type"] == type), None)
-
-
 def is_ready(pod: Object) -> bool:
-    ready = condition(pod, "Ready")
+    ready = condition_of(pod, "Ready")
     return ready is not None and ready.get("status") == "True"
 
 
 def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | None:
     """Return the seconds until a ready pod counts as available: 0 if it does, None if not ready."""
-    ready = condition(pod, "Ready")
+    ready = condition_of(pod, "Ready")
     if ready is None or ready.get("status") != "True":
         return None
     since = ready.get("lastTransitionTime")
@@ -180,7 +137,7 @@ def available_in(pod: Object, min_ready_seconds: int, now: float) -> float | Non
         return 0.0
     if not since:
         return None
-    return max(0.0, seconds(since) + min_ready_seconds - now)
+    return max(0.0, parse_rfc3339(since) + min_ready_seconds - now)
 
 
 def pod_from(template: Mapping[str, Any], kind: Kind, owner: Object) -> dict[str, Any]:
@@ -190,7 +147,7 @@ def pod_from(template: Mapping[str, Any], kind: Kind, owner: Object) -> dict[str
     for field in ("labels", "annotations", "finalizers"):
         if template_metadata.get(field):
             metadata[field] = copy.deepcopy(template_metadata[field])
-    metadata["namespace"] = meta(owner)["namespace"]
+    metadata["namespace"] = metadata_of(owner)["namespace"]
     return {
         "apiVersion": POD.api_version,
         "kind": POD.kind,

@@ -9,17 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bidplane.api.kinds import CRON_JOB, JOB, Object
-from bidplane.core.workloads.common import (
-    annotations_of,
-    is_controlled_by,
-    is_deleted,
-    meta,
-    owner_reference,
-    seconds,
-    stamp,
-    status_of,
-    status_patch,
-)
+from bidplane.api.objects import annotations_of, is_deleted, metadata_of, status_of
+from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.workloads.common import is_controlled_by, owner_reference, status_patch
 from bidplane.core.workloads.jobs import is_finished
 from bidplane.core.workloads.plan import CreateObject, Delete, RecordEvent, WorkloadPlan
 from bidplane.wire import cron
@@ -53,7 +45,7 @@ class _CronJobPlanner:
         """Fill the plan."""
         for job in self.strange:
             message = "Saw a job that the controller did not create or forgot: "
-            message += str(meta(job)["name"])
+            message += str(metadata_of(job)["name"])
             self.plan.operations.append(RecordEvent(self.cron, "UnexpectedJob", message, "Warning"))
         self._trim_history("successfulJobsHistoryLimit", 3, "Complete")
         self._trim_history("failedJobsHistoryLimit", 1, "Failed")
@@ -83,7 +75,9 @@ class _CronJobPlanner:
 
     def _due(self, times: cron.CronSchedule, zone: str) -> float | None:
         """Return the latest scheduled time that has passed without a Job; None if there is none."""
-        since = seconds(self.status.get("lastScheduleTime") or meta(self.cron)["creationTimestamp"])
+        since = parse_rfc3339(
+            self.status.get("lastScheduleTime") or metadata_of(self.cron)["creationTimestamp"]
+        )
         deadline = self.spec.get("startingDeadlineSeconds")
         if deadline is not None:
             since = max(since, self.now - deadline)
@@ -106,9 +100,9 @@ class _CronJobPlanner:
 
     def _start_job(self, due: float) -> None:
         """Create the Job of a scheduled time, as the concurrency policy allows."""
-        name = f"{meta(self.cron)['name']}-{int(due) // 60}"
-        if any(meta(job)["name"] == name for job in self.jobs):
-            self.status["lastScheduleTime"] = stamp(due)  # created before the status was written
+        name = f"{metadata_of(self.cron)['name']}-{int(due) // 60}"
+        if any(metadata_of(job)["name"] == name for job in self.jobs):
+            self.status["lastScheduleTime"] = rfc3339(due)  # created before the status was written
             return
         policy = self.spec.get("concurrencyPolicy", "Allow")
         if policy == "Forbid" and self.active:
@@ -130,24 +124,26 @@ class _CronJobPlanner:
             "kind": JOB.kind,
             "metadata": {
                 "name": name,
-                "namespace": meta(self.cron)["namespace"],
+                "namespace": metadata_of(self.cron)["namespace"],
                 "labels": dict(template_metadata.get("labels") or {}),
                 "annotations": {
                     **(template_metadata.get("annotations") or {}),
-                    SCHEDULED: stamp(due),
+                    SCHEDULED: rfc3339(due),
                 },
                 "ownerReferences": [owner_reference(CRON_JOB, self.cron)],
             },
             "spec": copy.deepcopy(template["spec"]),
         }
         self.plan.operations.append(CreateObject(JOB, job, self.cron))
-        self.status["lastScheduleTime"] = stamp(due)
+        self.status["lastScheduleTime"] = rfc3339(due)
 
     def _trim_history(self, field: str, default: int, end: str) -> None:
         """Delete the oldest Jobs with this end beyond the history limit."""
         limit = self.spec.get(field, default)
         ended = [job for job in self.jobs if is_finished(job) == end and not is_deleted(job)]
-        ended.sort(key=lambda job: (status_of(job).get("startTime") or "", meta(job)["name"]))
+        ended.sort(
+            key=lambda job: (status_of(job).get("startTime") or "", metadata_of(job)["name"])
+        )
         for job in ended[: max(0, len(ended) - limit)]:
             self.plan.operations.append(Delete(JOB, job, self.cron))
 
@@ -169,12 +165,12 @@ class _CronJobPlanner:
             {
                 "apiVersion": JOB.api_version,
                 "kind": JOB.kind,
-                "namespace": meta(job)["namespace"],
-                "name": meta(job)["name"],
-                "uid": meta(job)["uid"],
-                "resourceVersion": meta(job)["resourceVersion"],
+                "namespace": metadata_of(job)["namespace"],
+                "name": metadata_of(job)["name"],
+                "uid": metadata_of(job)["uid"],
+                "resourceVersion": metadata_of(job)["resourceVersion"],
             }
-            for job in sorted(self.active, key=lambda job: str(meta(job)["name"]))
+            for job in sorted(self.active, key=lambda job: str(metadata_of(job)["name"]))
         ]
         current = {
             reference["uid"]: reference for reference in status_of(self.cron).get("active") or ()

@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.api.kinds import DEPLOYMENT, REPLICA_SET, Object
-from bidplane.core.workloads.common import (
+from bidplane.api.objects import (
     annotations_of,
-    claim,
-    condition,
+    condition_of,
     controller_of,
     is_deleted,
-    meta,
-    owner_reference,
+    metadata_of,
     phase_of,
-    seconds,
-    short_hash,
-    stamp,
     status_of,
+)
+from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.workloads.common import (
+    claim,
+    owner_reference,
+    short_hash,
     status_patch,
     with_condition,
     without,
@@ -74,7 +75,7 @@ class _Rollout:
         self.new = next((s for s in self.sets if _same_template(s, self.template)), None)
         self.old = [s for s in self.sets if s is not self.new]
         self.sizes: dict[str, int] = {
-            meta(s)["uid"]: s["spec"].get("replicas", 1) for s in self.sets
+            metadata_of(s)["uid"]: s["spec"].get("replicas", 1) for s in self.sets
         }
         self.conditions = list(status_of(deployment).get("conditions") or ())
         self.collisions = status_of(deployment).get("collisionCount") or 0
@@ -114,7 +115,7 @@ class _Rollout:
         if self.new is not None:
             self._update_new()
             return True
-        name = f"{meta(self.deployment)['name']}-{self._hash()}"
+        name = f"{metadata_of(self.deployment)['name']}-{self._hash()}"
         revision = self._next_revision()
         labels = {**(self.template.get("metadata") or {}).get("labels", {}), HASH: self._hash()}
         template = copy.deepcopy(dict(self.template))
@@ -127,7 +128,7 @@ class _Rollout:
             "kind": REPLICA_SET.kind,
             "metadata": {
                 "name": name,
-                "namespace": meta(self.deployment)["namespace"],
+                "namespace": metadata_of(self.deployment)["namespace"],
                 "labels": labels,
                 "annotations": {
                     **self._inherited_annotations(),
@@ -174,8 +175,8 @@ class _Rollout:
         if change:
             self.plan.operations.append(Patch(REPLICA_SET, self.new, change))
         self._set_revision(revision)
-        if condition(self.deployment, "Progressing") is None:
-            name = meta(self.new)["name"]
+        if condition_of(self.deployment, "Progressing") is None:
+            name = metadata_of(self.new)["name"]
             self._set_progressing("True", "FoundNewReplicaSet", f'Found new replica set "{name}"')
 
     def _set_revision(self, revision: int) -> None:
@@ -197,7 +198,7 @@ class _Rollout:
     # Sizes.
 
     def _size(self, replica_set: Object) -> int:
-        return self.sizes[meta(replica_set)["uid"]]
+        return self.sizes[metadata_of(replica_set)["uid"]]
 
     def _total(self) -> int:
         return sum(self.sizes.values())
@@ -220,9 +221,12 @@ class _Rollout:
         if old_size != size:
             change["spec"] = {"replicas": size}
             self._record_scaling(
-                meta(replica_set)["name"], "up" if size > old_size else "down", old_size, size
+                metadata_of(replica_set)["name"],
+                "up" if size > old_size else "down",
+                old_size,
+                size,
             )
-        self.sizes[meta(replica_set)["uid"]] = size
+        self.sizes[metadata_of(replica_set)["uid"]] = size
         self.plan.operations.append(Patch(REPLICA_SET, replica_set, change))
         return old_size != size
 
@@ -259,16 +263,16 @@ class _Rollout:
         # The largest first; of equals the newest when growing, the oldest when shrinking.
         active.sort(key=_age, reverse=to_add > 0)
         active.sort(key=self._size, reverse=True)
-        sizes = {meta(s)["uid"]: self._size(s) for s in active}
+        sizes = {metadata_of(s)["uid"]: self._size(s) for s in active}
         added = 0
         for replica_set in active:
             if not to_add:
                 break
             share = self._share(replica_set, to_add, added)
-            sizes[meta(replica_set)["uid"]] += share
+            sizes[metadata_of(replica_set)["uid"]] += share
             added += share
         for index, replica_set in enumerate(active):
-            size = sizes[meta(replica_set)["uid"]]
+            size = sizes[metadata_of(replica_set)["uid"]]
             if index == 0:
                 size = max(0, size + to_add - added)  # the rest from rounding
             self._resize(replica_set, size)
@@ -300,7 +304,7 @@ class _Rollout:
         self._clean_up()
 
     def _old_pods_run(self) -> bool:
-        old = {meta(s)["uid"] for s in self.old}
+        old = {metadata_of(s)["uid"] for s in self.old}
         return any(
             (owner := controller_of(pod)) is not None
             and owner["uid"] in old
@@ -361,7 +365,7 @@ class _Rollout:
             if not is_deleted(s)
             and not self._size(s)
             and not status_of(s).get("replicas")
-            and meta(s).get("generation", 0) <= status_of(s).get("observedGeneration", 0)
+            and metadata_of(s).get("generation", 0) <= status_of(s).get("observedGeneration", 0)
         ]
         idle.sort(key=_revision)
         for replica_set in idle[: max(0, len(idle) - limit)]:
@@ -371,7 +375,7 @@ class _Rollout:
 
     def _set_paused(self, paused: bool) -> None:
         """Set the condition that says the Deployment was paused or resumed."""
-        progressing = condition(self.deployment, "Progressing")
+        progressing = condition_of(self.deployment, "Progressing")
         reason = progressing.get("reason") if progressing else None
         if reason == "ProgressDeadlineExceeded":
             return
@@ -386,7 +390,7 @@ class _Rollout:
         self.conditions = with_condition(self.conditions, progressing)
 
     def _condition(self, type: str, status: str, reason: str, message: str) -> dict[str, Any]:
-        now = stamp(self.now)
+        now = rfc3339(self.now)
         return {
             "type": type,
             "status": status,
@@ -448,7 +452,7 @@ class _Rollout:
             {
                 **counts,
                 "unavailableReplicas": unavailable,
-                "observedGeneration": meta(self.deployment).get("generation", 0),
+                "observedGeneration": metadata_of(self.deployment).get("generation", 0),
                 "collisionCount": self.collisions or None,
                 "conditions": self.conditions,
             },
@@ -463,9 +467,9 @@ class _Rollout:
             return
         if self.spec.get("paused"):
             return
-        name = f'ReplicaSet "{meta(self.new)["name"]}"' if self.new else "Deployment"
+        name = f'ReplicaSet "{metadata_of(self.new)["name"]}"' if self.new else "Deployment"
         if not self.new:
-            name = f'Deployment "{meta(self.deployment)["name"]}"'
+            name = f'Deployment "{metadata_of(self.deployment)["name"]}"'
         if self._is_complete(counts):
             message = f"{name} has successfully progressed."
             self._set_progressing("True", "NewReplicaSetAvailable", message)
@@ -478,7 +482,7 @@ class _Rollout:
             self.conditions = [*(c for c in self.conditions if c["type"] != "Progressing"), new]
         elif current is not None and reason not in ("DeploymentPaused", "ProgressDeadlineExceeded"):
             deadline = self.spec["progressDeadlineSeconds"]
-            seconds_left = seconds(current["lastUpdateTime"]) + deadline - self.now
+            seconds_left = parse_rfc3339(current["lastUpdateTime"]) + deadline - self.now
             if seconds_left < 0:
                 message = f"{name} has timed out progressing."
                 self._set_progressing("False", "ProgressDeadlineExceeded", message)
@@ -498,9 +502,9 @@ class _Rollout:
 
     def _copy_failure(self) -> None:
         """Copy the condition ReplicaFailure from a ReplicaSet."""
-        failure = condition(self.new, "ReplicaFailure") if self.new else None
+        failure = condition_of(self.new, "ReplicaFailure") if self.new else None
         if failure is None:
-            failure = next((c for s in self.old if (c := condition(s, "ReplicaFailure"))), None)
+            failure = next((c for s in self.old if (c := condition_of(s, "ReplicaFailure"))), None)
         if failure is None:
             self.conditions = [c for c in self.conditions if c["type"] != "ReplicaFailure"]
             return
@@ -512,13 +516,13 @@ class _Rollout:
 
 def created(plan: WorkloadPlan) -> list[str]:
     """Return the names of the ReplicaSets that a plan creates."""
-    return [str(meta(o.obj)["name"]) for o in plan.operations if isinstance(o, CreateObject)]
+    return [str(metadata_of(o.obj)["name"]) for o in plan.operations if isinstance(o, CreateObject)]
 
 
 def collided(deployment: Object, replica_set: Object) -> bool:
     """Return whether a ReplicaSet with our name is not ours, so that another name is needed."""
     owner = controller_of(replica_set)
-    is_ours = owner is not None and owner["uid"] == meta(deployment)["uid"]
+    is_ours = owner is not None and owner["uid"] == metadata_of(deployment)["uid"]
     return not (is_ours and _same_template(replica_set, deployment["spec"]["template"]))
 
 
@@ -552,7 +556,7 @@ def _revision(replica_set: Object) -> int:
 
 def _age(replica_set: Object) -> tuple[str, str]:
     """Return a sort key: oldest first."""
-    return meta(replica_set).get("creationTimestamp") or "", meta(replica_set)["name"]
+    return metadata_of(replica_set).get("creationTimestamp") or "", metadata_of(replica_set)["name"]
 
 
 def _is_saturated(replica_set: Object, replicas: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from bidplane.api.kinds import ENDPOINTS, Object
-from bidplane.core.workloads.common import is_deleted, labels_of, meta
+from bidplane.api.objects import is_deleted, labels_of, metadata_of
 from bidplane.core.workloads.endpointslices import HEADLESS, Ports, endpoint, ports, serving_pods
 from bidplane.core.workloads.plan import CreateObject, Operation, Patch
 
@@ -38,8 +38,8 @@ def operation(
             "apiVersion": ENDPOINTS.api_version,
             "kind": ENDPOINTS.kind,
             "metadata": {
-                "name": meta(service)["name"],
-                "namespace": meta(service)["namespace"],
+                "name": metadata_of(service)["name"],
+                "namespace": metadata_of(service)["namespace"],
                 "labels": labels,
             },
             **({"subsets": subsets} if subsets else {}),

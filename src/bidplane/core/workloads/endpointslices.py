@@ -9,16 +9,15 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import ENDPOINT_SLICE, SERVICE, Object
-from bidplane.core.workloads.common import (
+from bidplane.api.objects import (
     controller_of,
     is_deleted,
-    is_ready,
     labels_of,
-    meta,
-    owner_reference,
+    metadata_of,
     phase_of,
     status_of,
 )
+from bidplane.core.workloads.common import is_ready, owner_reference
 from bidplane.core.workloads.plan import CreateObject, Delete, Patch, WorkloadPlan
 
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
@@ -40,17 +39,17 @@ def plan(
     managed = [
         s
         for s in slices
-        if labels_of(s).get(SERVICE_NAME) == meta(service)["name"]
+        if labels_of(s).get(SERVICE_NAME) == metadata_of(service)["name"]
         and labels_of(s).get(MANAGED_BY) == OURS
         and not is_deleted(s)
-        and ((owner := controller_of(s)) is None or owner["uid"] == meta(service)["uid"])
+        and ((owner := controller_of(s)) is None or owner["uid"] == metadata_of(service)["uid"])
     ]
     selector = service["spec"].get("selector")
     if is_deleted(service) or not selector or service["spec"].get("type") == "ExternalName":
         return plan
     desired = _desired_endpoints(service, serving_pods(service, pods, nodes))
     free: dict[tuple[str, Ports], list[Object]] = defaultdict(list)
-    for slice_ in sorted(managed, key=lambda s: str(meta(s)["name"])):
+    for slice_ in sorted(managed, key=lambda s: str(metadata_of(s)["name"])):
         free[_slice_key(slice_)].append(slice_)
     for (family, ports), endpoints in desired.items():
         chunks = [
@@ -96,7 +95,7 @@ def _desired_endpoints(
     """Return endpoints by family and ports: a named port may have another number in another pod."""
     families = service["spec"].get("ipFamilies") or ["IPv4"]
     by_ports: dict[tuple[str, Ports], list[dict[str, Any]]] = defaultdict(list)
-    for pod in sorted(pods, key=lambda p: str(meta(p)["name"])):
+    for pod in sorted(pods, key=lambda p: str(metadata_of(p)["name"])):
         pod_ports = ports(service, pod)
         for family in families:
             address = next((a for a in _addresses(pod) if (":" in a) == (family == "IPv6")), None)
@@ -147,15 +146,15 @@ def endpoint(service: Object, pod: Object, address: str) -> dict[str, Any]:
         "conditions": {"ready": ready, "serving": serving, "terminating": terminating},
         "targetRef": {
             "kind": "Pod",
-            "namespace": meta(pod)["namespace"],
-            "name": meta(pod)["name"],
-            "uid": meta(pod)["uid"],
+            "namespace": metadata_of(pod)["namespace"],
+            "name": metadata_of(pod)["name"],
+            "uid": metadata_of(pod)["uid"],
         },
     }
     if pod["spec"].get("nodeName"):
         entry["nodeName"] = pod["spec"]["nodeName"]
     hostname, subdomain = pod["spec"].get("hostname"), pod["spec"].get("subdomain")
-    if hostname and subdomain == meta(service)["name"]:
+    if hostname and subdomain == metadata_of(service)["name"]:
         entry["hostname"] = hostname
     return entry
 
@@ -174,7 +173,7 @@ def _labels(service: Object) -> dict[str, str]:
     headless = service["spec"].get("clusterIP") == "None"
     return {
         **labels_of(service),
-        SERVICE_NAME: meta(service)["name"],
+        SERVICE_NAME: metadata_of(service)["name"],
         MANAGED_BY: OURS,
         **({HEADLESS: ""} if headless else {}),
     }
@@ -187,8 +186,8 @@ def _slice(
         "apiVersion": ENDPOINT_SLICE.api_version,
         "kind": ENDPOINT_SLICE.kind,
         "metadata": {
-            "generateName": f"{meta(service)['name']}-",
-            "namespace": meta(service)["namespace"],
+            "generateName": f"{metadata_of(service)['name']}-",
+            "namespace": metadata_of(service)["namespace"],
             "labels": _labels(service),
             "ownerReferences": [owner_reference(SERVICE, service)],
         },

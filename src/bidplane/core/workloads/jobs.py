@@ -15,20 +15,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.api.kinds import JOB, POD, Object
+from bidplane.api.objects import (
+    annotations_of,
+    condition_of,
+    is_deleted,
+    metadata_of,
+    phase_of,
+    status_of,
+)
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.workloads import indexes, podfailures
 from bidplane.core.workloads.common import (
-    annotations_of,
     claim,
-    condition,
     is_active,
-    is_deleted,
     is_ready,
-    meta,
-    phase_of,
     pod_from,
-    seconds,
-    stamp,
-    status_of,
     status_patch,
     with_condition,
     without,
@@ -65,7 +66,7 @@ def plan(job: Object, pods: Sequence[Object], *, now: float) -> WorkloadPlan:
 def is_finished(job: Object) -> str:
     """Return `Complete` or `Failed`, or "" while the Job runs."""
     for type in ("Complete", "Failed"):
-        end = condition(job, type)
+        end = condition_of(job, type)
         if end is not None and end["status"] == "True":
             return type
     return ""
@@ -73,18 +74,18 @@ def is_finished(job: Object) -> str:
 
 def release_all(job: Object, pods: Sequence[Object]) -> list[Operation]:
     """Return the removal of the tracking finalizer from all pods of a deleted Job."""
-    uid = meta(job)["uid"]
+    uid = metadata_of(job)["uid"]
     return [
         release(pod)
         for pod in pods
-        if TRACKING in (meta(pod).get("finalizers") or ())
-        and any(o["uid"] == uid for o in meta(pod).get("ownerReferences") or ())
+        if TRACKING in (metadata_of(pod).get("finalizers") or ())
+        and any(o["uid"] == uid for o in metadata_of(pod).get("ownerReferences") or ())
     ]
 
 
 def release(pod: Object) -> Patch:
     """Return the removal of the tracking finalizer from a pod."""
-    finalizers = [f for f in meta(pod).get("finalizers") or () if f != TRACKING]
+    finalizers = [f for f in metadata_of(pod).get("finalizers") or () if f != TRACKING]
     return Patch(POD, pod, {"metadata": {"finalizers": finalizers or None}})
 
 
@@ -108,7 +109,9 @@ class _JobPlanner:
         """Fill the plan."""
         if is_finished(self.job):
             self.plan.operations.extend(
-                release(p) for p in self.pods if TRACKING in (meta(p).get("finalizers") or ())
+                release(p)
+                for p in self.pods
+                if TRACKING in (metadata_of(p).get("finalizers") or ())
             )
             self._expire()
             return
@@ -130,7 +133,7 @@ class _JobPlanner:
 
     def _begin(self) -> None:
         """Record the start, the suspension or the resumption of the Job."""
-        suspended = condition(self.job, "Suspended")
+        suspended = condition_of(self.job, "Suspended")
         if self.spec.get("suspend"):
             if suspended is None or suspended["status"] != "True":
                 self._set_condition("Suspended", "JobSuspended", "Job suspended")
@@ -140,18 +143,18 @@ class _JobPlanner:
         if suspended is not None and suspended["status"] == "True":
             self._set_condition("Suspended", "JobResumed", "Job resumed", status="False")
             self._record_event("Resumed", "Job resumed")
-            self.status["startTime"] = stamp(self.now)
+            self.status["startTime"] = rfc3339(self.now)
         elif not self.status.get("startTime"):
-            self.status["startTime"] = stamp(self.now)
+            self.status["startTime"] = rfc3339(self.now)
 
     def _expire(self) -> None:
         """Delete a finished Job when its time to live is over."""
         ttl = self.spec.get("ttlSecondsAfterFinished")
         if ttl is None:
             return
-        ended = condition(self.job, is_finished(self.job))
+        ended = condition_of(self.job, is_finished(self.job))
         assert ended is not None
-        seconds_left = seconds(ended["lastTransitionTime"]) + ttl - self.now
+        seconds_left = parse_rfc3339(ended["lastTransitionTime"]) + ttl - self.now
         if seconds_left <= 0:
             self.plan.operations.append(Delete(JOB, self.job, self.job))
         else:
@@ -164,7 +167,9 @@ class _JobPlanner:
         recorded = self.status.get("uncountedTerminatedPods") or {}
         uncounted = {end: list(recorded.get(end) or ()) for end in ("succeeded", "failed")}
         tracked = {
-            meta(p)["uid"] for p in self.pods if TRACKING in (meta(p).get("finalizers") or ())
+            metadata_of(p)["uid"]
+            for p in self.pods
+            if TRACKING in (metadata_of(p).get("finalizers") or ())
         }
         counts = {end: self.status.get(end) or 0 for end in uncounted}
         for end, uids in uncounted.items():
@@ -175,7 +180,7 @@ class _JobPlanner:
         self._count_indexes()
         room = _MOST_UNCOUNTED - sum(map(len, uncounted.values()))
         for pod in self.pods:
-            uid, end = meta(pod)["uid"], self._end_of(pod)
+            uid, end = metadata_of(pod)["uid"], self._end_of(pod)
             if uid not in tracked or not end or uid in uncounted["succeeded"] + uncounted["failed"]:
                 continue
             if room <= 0:
@@ -194,8 +199,8 @@ class _JobPlanner:
         self.released = [
             release(pod)
             for pod in self.pods
-            if meta(pod)["uid"] in tracked
-            and meta(pod)["uid"] in uncounted["succeeded"] + uncounted["failed"]
+            if metadata_of(pod)["uid"] in tracked
+            and metadata_of(pod)["uid"] in uncounted["succeeded"] + uncounted["failed"]
             and not self._bears_count(pod)
         ]
         if self.indexed:
@@ -249,7 +254,9 @@ class _JobPlanner:
         # A deleted pod may never report its end. With `Failed` the Job waits for it until its
         # node has released it: then no report can come.
         waits_for_end = self.spec.get("podReplacementPolicy") == "Failed"
-        return "" if waits_for_end and meta(pod).get("deletionGracePeriodSeconds") else "failed"
+        return (
+            "" if waits_for_end and metadata_of(pod).get("deletionGracePeriodSeconds") else "failed"
+        )
 
     def _has_unfinished_pods(self) -> bool:
         """Return whether pods are terminating or not counted yet."""
@@ -276,7 +283,7 @@ class _JobPlanner:
             return
         started, deadline = self.status.get("startTime"), self.spec.get("activeDeadlineSeconds")
         if deadline is not None and started and not self.spec.get("suspend"):
-            seconds_left = seconds(started) + deadline - self.now
+            seconds_left = parse_rfc3339(started) + deadline - self.now
             if seconds_left <= 0:
                 detail = "Job was active longer than specified deadline"
                 self._set_condition("FailureTarget", "DeadlineExceeded", detail)
@@ -353,7 +360,7 @@ class _JobPlanner:
             "Complete" if succeeded else "Failed", ending["reason"], ending["message"]
         )
         if succeeded:
-            self.status["completionTime"] = stamp(self.now)
+            self.status["completionTime"] = rfc3339(self.now)
             self._record_event("Completed", "Job completed")
         else:
             self._record_event(ending["reason"], ending["message"], "Warning")
@@ -383,7 +390,7 @@ class _JobPlanner:
         else:
             target = min(parallelism, max(0, completions - self.succeeded))
         if len(self.active) > target:
-            ranked = sorted(self.active, key=lambda p: (is_ready(p), meta(p)["name"]))
+            ranked = sorted(self.active, key=lambda p: (is_ready(p), metadata_of(p)["name"]))
             surplus = ranked[: len(self.active) - target]
             self._discard(surplus)
         missing = target - len(in_place)
@@ -395,7 +402,7 @@ class _JobPlanner:
     def _scale_indexes(self, parallelism: int, completions: int, in_place: list[Object]) -> None:
         """Create or delete pods so that each open index has one, within the parallelism."""
         used_indexes: set[int] = set()
-        for pod in sorted(in_place, key=lambda p: meta(p)["name"]):
+        for pod in sorted(in_place, key=lambda p: metadata_of(p)["name"]):
             index = _index(pod)
             ended = used_indexes | self.completed | self.failed_indexes
             is_surplus = index is None or index >= completions or index in ended
@@ -434,7 +441,7 @@ class _JobPlanner:
     def _create_pod(self, index: int | None = None) -> CreateObject:
         """Return the creation of a pod, for an index if the Job has them."""
         pod = pod_from(self.spec["template"], JOB, self.job)
-        metadata, name = pod["metadata"], meta(self.job)["name"]
+        metadata, name = pod["metadata"], metadata_of(self.job)["name"]
         metadata["finalizers"] = [*metadata.get("finalizers", ()), TRACKING]
         if index is None:
             metadata["generateName"] = f"{name}-"
@@ -462,7 +469,7 @@ class _JobPlanner:
     # Status.
 
     def _set_condition(self, type: str, reason: str, message: str, *, status: str = "True") -> None:
-        now = stamp(self.now)
+        now = rfc3339(self.now)
         new = {
             "type": type,
             "status": status,
@@ -478,8 +485,8 @@ class _JobPlanner:
 
     def _set_status(self) -> None:
         """Add the patch of the status, before the removal of finalizers."""
-        deleted = {meta(o.obj)["uid"] for o in self.plan.operations if isinstance(o, Delete)}
-        remaining = [pod for pod in self.active if meta(pod)["uid"] not in deleted]
+        deleted = {metadata_of(o.obj)["uid"] for o in self.plan.operations if isinstance(o, Delete)}
+        remaining = [pod for pod in self.active if metadata_of(pod)["uid"] not in deleted]
         created = sum(isinstance(o, CreateObject) for o in self.plan.operations)
         status = {
             **without(self.status, "uncountedTerminatedPods"),
@@ -527,7 +534,9 @@ def _ended_at(pod: Object) -> float:
         and terminated.get("finishedAt")
     ]
     if ends:
-        return max(map(seconds, ends))
-    ready = condition(pod, "Ready")
-    time_text = (ready or {}).get("lastTransitionTime") or meta(pod).get("deletionTimestamp")
-    return seconds(time_text or meta(pod).get("creationTimestamp") or "1970-01-01T00:00:00Z")
+        return max(map(parse_rfc3339, ends))
+    ready = condition_of(pod, "Ready")
+    time_text = (ready or {}).get("lastTransitionTime") or metadata_of(pod).get("deletionTimestamp")
+    return parse_rfc3339(
+        time_text or metadata_of(pod).get("creationTimestamp") or "1970-01-01T00:00:00Z"
+    )

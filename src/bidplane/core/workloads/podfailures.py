@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bidplane.api.kinds import Object
-from bidplane.core.workloads.common import condition, meta, status_of
+from bidplane.api.objects import condition_of, metadata_of, name_of, namespace_of, status_of
 
 
 def verdict(job: Object, pod: Object) -> tuple[str, str]:
@@ -36,7 +36,7 @@ def _by_exit_code(rule: Mapping[str, Any], pod: Object) -> str:
         if not code:  # running, or ended well
             continue
         if (code in requirement["values"]) == (requirement["operator"] == "In"):
-            name = f"{meta(pod)['namespace']}/{meta(pod)['name']}"
+            name = f"{metadata_of(pod)['namespace']}/{metadata_of(pod)['name']}"
             return f"Container {container['name']} for pod {name} failed with exit code {code}"
     return ""
 
@@ -44,11 +44,10 @@ def _by_exit_code(rule: Mapping[str, Any], pod: Object) -> str:
 def _by_condition(rule: Mapping[str, Any], pod: Object) -> str:
     """Return a message if a condition of the pod matches the rule; else ""."""
     for pattern in rule.get("onPodConditions") or ():
-        pod_condition = condition(pod, pattern["type"])
+        pod_condition = condition_of(pod, pattern["type"])
         if pod_condition is not None and pod_condition.get("status") == pattern.get(
             "status", "True"
         ):
-            return (
-                f"Pod {meta(pod)['namespace']}/{meta(pod)['name']} has condition {pattern['type']}"
-            )
+            pod_name = f"{namespace_of(pod)}/{name_of(pod)}"
+            return f"Pod {pod_name} has condition {pattern['type']}"
     return ""

@@ -18,12 +18,7 @@ from bidplane.api.kinds import (
     Kind,
     Object,
 )
-from bidplane.core.workloads.common import (
-    is_deleted,
-    phase_of,
-    spec_of,
-    status_of,
-)
+from bidplane.api.objects import is_deleted, phase_of, spec_of, status_of
 from bidplane.core.workloads.plan import Patch, WorkloadPlan
 from bidplane.wire import quantity
 

@@ -12,21 +12,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from bidplane.api.kinds import POD, REPLICA_SET, Object
-from bidplane.core.workloads.common import (
+from bidplane.api.objects import (
     annotations_of,
+    condition_of,
+    is_deleted,
+    labels_of,
+    metadata_of,
+    phase_of,
+    status_of,
+)
+from bidplane.api.times import rfc3339
+from bidplane.core.workloads.common import (
     available_in,
     claim,
-    condition,
     generate_name,
     is_active,
-    is_deleted,
     is_ready,
-    labels_of,
-    meta,
-    phase_of,
     pod_from,
-    stamp,
-    status_of,
     status_patch,
     with_condition,
 )
@@ -59,9 +61,10 @@ def plan(
 
 def _controls(replica_set: Object, pod: Object) -> bool:
     """Return whether the ReplicaSet controls a pod."""
-    owners = meta(pod).get("ownerReferences") or ()
+    owners = metadata_of(pod).get("ownerReferences") or ()
     return any(
-        owner.get("controller") and owner["uid"] == meta(replica_set)["uid"] for owner in owners
+        owner.get("controller") and owner["uid"] == metadata_of(replica_set)["uid"]
+        for owner in owners
     )
 
 
@@ -76,7 +79,7 @@ def _scale(replica_set: Object, owned: Sequence[Object]) -> list[Operation]:
 
 def _pod(replica_set: Object) -> CreateObject:
     pod = pod_from(replica_set["spec"]["template"], REPLICA_SET, replica_set)
-    pod["metadata"]["generateName"] = generate_name(meta(replica_set)["name"])
+    pod["metadata"]["generateName"] = generate_name(metadata_of(replica_set)["name"])
     return CreateObject(POD, pod, replica_set)
 
 
@@ -86,14 +89,14 @@ def deletion_rank(pod: Object) -> tuple[Any, ...]:
         cost = int(annotations_of(pod).get(DELETION_COST, "0"))
     except ValueError:
         cost = 0
-    created = meta(pod).get("creationTimestamp") or ""
+    created = metadata_of(pod).get("creationTimestamp") or ""
     return (
         bool(pod["spec"].get("nodeName")),
         _PHASES.get(phase_of(pod), 2),
         is_ready(pod),
         cost,
         _NewestFirst(created),
-        meta(pod)["name"],
+        metadata_of(pod)["name"],
     )
 
 
@@ -124,10 +127,10 @@ def _status(
             "status": "True",
             "reason": "FailedCreate",
             "message": failure,
-            "lastTransitionTime": stamp(now),
+            "lastTransitionTime": rfc3339(now),
         }
         conditions = with_condition(conditions, new)
-    elif condition(replica_set, "ReplicaFailure"):
+    elif condition_of(replica_set, "ReplicaFailure"):
         conditions = [c for c in conditions if c["type"] != "ReplicaFailure"]
     return status_patch(
         REPLICA_SET,
@@ -138,7 +141,7 @@ def _status(
             "readyReplicas": sum(is_ready(pod) for pod in owned),
             "availableReplicas": sum(available_in(pod, wait, now) == 0 for pod in owned),
             "terminatingReplicas": terminating,
-            "observedGeneration": meta(replica_set).get("generation", 0),
+            "observedGeneration": metadata_of(replica_set).get("generation", 0),
             "conditions": conditions,
         },
         zeros=("replicas", "terminatingReplicas"),

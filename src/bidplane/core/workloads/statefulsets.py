@@ -14,18 +14,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bidplane.api.kinds import CONTROLLER_REVISION, POD, STATEFUL_SET, VOLUME_CLAIM, Kind, Object
+from bidplane.api.objects import is_deleted, labels_of, metadata_of, phase_of, status_of
 from bidplane.core.workloads.common import (
     available_in,
     claim,
-    is_deleted,
     is_ready,
-    labels_of,
-    meta,
     owner_reference,
-    phase_of,
     pod_from,
     short_hash,
-    status_of,
     status_patch,
 )
 from bidplane.core.workloads.plan import CreateObject, Delete, Operation, Patch, WorkloadPlan
@@ -45,8 +41,10 @@ def plan(
     now: float,
 ) -> WorkloadPlan:
     """Plan for a StatefulSet; all other objects are those of its namespace."""
-    parent = f"{meta(stateful_set)['name']}-"
-    candidates = [p for p in pods if meta(p)["name"].startswith(parent) and _ordinal(p) is not None]
+    parent = f"{metadata_of(stateful_set)['name']}-"
+    candidates = [
+        p for p in pods if metadata_of(p)["name"].startswith(parent) and _ordinal(p) is not None
+    ]
     claimed = claim(STATEFUL_SET, stateful_set, POD, candidates)
     owned_revisions = claim(STATEFUL_SET, stateful_set, CONTROLLER_REVISION, revisions)
     planner = _StatefulSetPlanner(
@@ -70,7 +68,7 @@ class _StatefulSetPlanner:
     ) -> None:
         self.set, self.spec, self.now = stateful_set, stateful_set["spec"], now
         self.pods = {_ordinal(pod): pod for pod in pods}
-        self.claims = {meta(c)["name"]: c for c in volume_claims}
+        self.claims = {metadata_of(c)["name"]: c for c in volume_claims}
         self.plan = WorkloadPlan()
         self.one_by_one = self.spec.get("podManagementPolicy") != "Parallel"
         self.start = (self.spec.get("ordinals") or {}).get("start", 0)
@@ -82,9 +80,11 @@ class _StatefulSetPlanner:
         self.max_unavailable = _count(
             rolling.get("maxUnavailable", 1), self.spec.get("replicas", 1)
         )
-        self.revisions = sorted(revisions, key=lambda r: (r.get("revision", 0), meta(r)["name"]))
+        self.revisions = sorted(
+            revisions, key=lambda r: (r.get("revision", 0), metadata_of(r)["name"])
+        )
         self.update = self._update_revision()
-        by_name = {meta(r)["name"]: r for r in self.revisions}
+        by_name = {metadata_of(r)["name"]: r for r in self.revisions}
         self.current = by_name.get(status_of(stateful_set).get("currentRevision", ""), self.update)
         self.removed: set[int] = set()
 
@@ -115,8 +115,8 @@ class _StatefulSetPlanner:
             "apiVersion": CONTROLLER_REVISION.api_version,
             "kind": CONTROLLER_REVISION.kind,
             "metadata": {
-                "name": f"{meta(self.set)['name']}-{fingerprint}",
-                "namespace": meta(self.set)["namespace"],
+                "name": f"{metadata_of(self.set)['name']}-{fingerprint}",
+                "namespace": metadata_of(self.set)["namespace"],
                 "labels": {**labels, "controller.kubernetes.io/hash": fingerprint},
                 "ownerReferences": [owner_reference(STATEFUL_SET, self.set)],
             },
@@ -128,9 +128,11 @@ class _StatefulSetPlanner:
 
     def _trim_revisions(self) -> None:
         """Delete the oldest unused revisions beyond the history limit."""
-        live = {meta(self.update)["name"], meta(self.current)["name"]}
+        live = {metadata_of(self.update)["name"], metadata_of(self.current)["name"]}
         live |= {labels_of(pod).get(REVISION, "") for pod in self.pods.values()}
-        idle = [r for r in self.revisions if meta(r)["name"] not in live and not is_deleted(r)]
+        idle = [
+            r for r in self.revisions if metadata_of(r)["name"] not in live and not is_deleted(r)
+        ]
         limit = self.spec.get("revisionHistoryLimit", 10)
         for revision in idle[: max(0, len(idle) - limit)]:
             self.plan.operations.append(Delete(CONTROLLER_REVISION, revision, self.set))
@@ -153,7 +155,9 @@ class _StatefulSetPlanner:
             elif policy.get("whenDeleted") == "Delete":
                 owner = _reference(STATEFUL_SET, self.set)
             for template in self.spec.get("volumeClaimTemplates") or ():
-                volume_claim = self.claims.get(f"{meta(template)['name']}-{meta(pod)['name']}")
+                volume_claim = self.claims.get(
+                    f"{metadata_of(template)['name']}-{metadata_of(pod)['name']}"
+                )
                 if volume_claim is not None and not is_deleted(volume_claim):
                     self._set_claim_owner(volume_claim, pod, owner)
 
@@ -161,8 +165,8 @@ class _StatefulSetPlanner:
         self, volume_claim: Object, pod: Object, owner: dict[str, Any] | None
     ) -> None:
         """Patch the owner of one volume claim, if it is not so already."""
-        managed_uids = {meta(self.set)["uid"], meta(pod)["uid"]}
-        references = list(meta(volume_claim).get("ownerReferences") or ())
+        managed_uids = {metadata_of(self.set)["uid"], metadata_of(pod)["uid"]}
+        references = list(metadata_of(volume_claim).get("ownerReferences") or ())
         if {reference["uid"] for reference in references if reference["uid"] in managed_uids} == (
             {owner["uid"]} if owner else set()
         ):
@@ -217,7 +221,7 @@ class _StatefulSetPlanner:
 
     def _roll(self) -> None:
         """Replace pods of old revisions, the last first, within `maxUnavailable`."""
-        name = meta(self.update)["name"]
+        name = metadata_of(self.update)["name"]
         unavailable = {o for o in range(self.start, self.end) if not self._is_available(o)}
         for ordinal in range(self.end - 1, self.start + self.partition - 1, -1):
             pod = self.pods.get(ordinal)
@@ -240,12 +244,12 @@ class _StatefulSetPlanner:
         old = self.rolls and ordinal < self.start + self.partition
         revision = self.current if old else self.update
         pod_template = revision["data"]["spec"]["template"]
-        name = f"{meta(self.set)['name']}-{ordinal}"
+        name = f"{metadata_of(self.set)['name']}-{ordinal}"
         pod = pod_from(pod_template, STATEFUL_SET, self.set)
         pod["metadata"]["name"] = name
         pod["metadata"]["labels"] = {
             **pod["metadata"].get("labels", {}),
-            REVISION: meta(revision)["name"],
+            REVISION: metadata_of(revision)["name"],
             POD_NAME: name,
             POD_INDEX: str(ordinal),
         }
@@ -254,16 +258,18 @@ class _StatefulSetPlanner:
             pod["spec"]["subdomain"] = self.spec["serviceName"]
         operations: list[Operation] = []
         for template in self.spec.get("volumeClaimTemplates") or ():
-            claim_name = f"{meta(template)['name']}-{name}"
+            claim_name = f"{metadata_of(template)['name']}-{name}"
             if claim_name not in self.claims:
                 operations.append(
                     CreateObject(VOLUME_CLAIM, self._volume_claim(template, claim_name), self.set)
                 )
             volumes = [
-                v for v in pod["spec"].get("volumes") or () if v["name"] != meta(template)["name"]
+                v
+                for v in pod["spec"].get("volumes") or ()
+                if v["name"] != metadata_of(template)["name"]
             ]
             source = {"claimName": claim_name}
-            volumes.append({"name": meta(template)["name"], "persistentVolumeClaim": source})
+            volumes.append({"name": metadata_of(template)["name"], "persistentVolumeClaim": source})
             pod["spec"]["volumes"] = volumes
         return [*operations, CreateObject(POD, pod, self.set)]
 
@@ -276,7 +282,7 @@ class _StatefulSetPlanner:
             "kind": VOLUME_CLAIM.kind,
             "metadata": {
                 "name": name,
-                "namespace": meta(self.set)["namespace"],
+                "namespace": metadata_of(self.set)["namespace"],
                 "labels": {**(template_metadata.get("labels") or {}), **labels},
                 **(
                     {"annotations": template_metadata["annotations"]}
@@ -292,7 +298,7 @@ class _StatefulSetPlanner:
     def _set_status(self) -> None:
         """Set the plan's status."""
         pods = list(self.pods.values())
-        update, current = meta(self.update)["name"], meta(self.current)["name"]
+        update, current = metadata_of(self.update)["name"], metadata_of(self.current)["name"]
         ready = sum(is_ready(p) and phase_of(p) == "Running" for p in pods)
         wait = self.spec.get("minReadySeconds", 0)
         live_revisions = [labels_of(p).get(REVISION) for p in pods if not is_deleted(p)]
@@ -310,7 +316,7 @@ class _StatefulSetPlanner:
                 "updatedReplicas": updated,
                 "currentRevision": current,
                 "updateRevision": update,
-                "observedGeneration": meta(self.set).get("generation", 0),
+                "observedGeneration": metadata_of(self.set).get("generation", 0),
                 "collisionCount": status_of(self.set).get("collisionCount") or 0,
             },
             zeros=("replicas", "availableReplicas", "collisionCount"),
@@ -322,8 +328,8 @@ def _reference(kind: Kind, obj: Object) -> dict[str, Any]:
     return {
         "apiVersion": kind.api_version,
         "kind": kind.kind,
-        "name": meta(obj)["name"],
-        "uid": meta(obj)["uid"],
+        "name": metadata_of(obj)["name"],
+        "uid": metadata_of(obj)["uid"],
         "controller": kind is STATEFUL_SET,
     }
 
@@ -344,5 +350,5 @@ def _count(value: int | str, whole: int) -> int:
 
 def _ordinal(pod: Object) -> int:
     """Return a pod's ordinal; -1 if its name has none."""
-    match = _ORDINAL.fullmatch(meta(pod)["name"])
+    match = _ORDINAL.fullmatch(metadata_of(pod)["name"])
     return int(match[2]) if match else -1

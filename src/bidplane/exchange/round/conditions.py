@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime
 from typing import NamedTuple
 
 from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
+from bidplane.api.objects import condition_of, is_deleted, is_true
+from bidplane.api.times import parse_rfc3339
 from bidplane.kube.client import Object
 
 LEASE_PREFIX = "lease-"
@@ -70,23 +71,18 @@ def lease_of(obj: Object) -> str:
     return name.removeprefix(LEASE_PREFIX).partition("-")[0]
 
 
-def is_deleted(obj: Object) -> bool:
-    return bool(obj["metadata"].get("deletionTimestamp"))
-
-
 def is_claimed(lease: Object) -> bool:
-    return _condition(lease, CLAIMED).get("status") == "True"
+    return is_true(lease, CLAIMED)
 
 
 def _condition(lease: Object, type_: str) -> Object:
     """The condition of that type; {} if nobody has set it."""
-    conditions = (lease.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c.get("type") == type_), {})
+    return condition_of(lease, type_) or {}
 
 
 def seconds_of(stamp: str) -> int:
     try:
-        return int(datetime.fromisoformat(stamp).timestamp())
+        return int(parse_rfc3339(stamp))
     except ValueError:
         return 0
 

@@ -13,10 +13,10 @@ import structlog
 
 from bidplane.api.kinds import RESOURCE_CLAIM
 from bidplane.api.lease import DEVICE_READY
+from bidplane.api.times import rfc3339
 from bidplane.core.devices.migdevices import Key
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import rfc3339
 from bidplane.node.inventory.instances import InstanceIdentity
 
 log = structlog.get_logger(__name__)

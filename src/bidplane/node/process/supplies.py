@@ -18,6 +18,7 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM,
     VOLUME_CLAIM,
 )
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.hosting.references import TokenWish, references, wishes_of
 from bidplane.core.hosting.translation import origin
 from bidplane.core.pods import spec as specs
@@ -25,7 +26,7 @@ from bidplane.core.pods.environment import ConfigError, Facts, Sources
 from bidplane.core.pods.files import MADE_FROM_OBJECTS, files
 from bidplane.errors import ApiError, NotFound, UserError
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.inventory import claimstatus
 from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process.records import PodFolder

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from bidplane.api.times import parse_rfc3339
 from bidplane.core.pods import life, status
 from bidplane.core.pods import spec as specs
 from bidplane.core.pods import storage as storage_limits
@@ -21,7 +22,7 @@ from bidplane.core.pods.environment import ConfigError
 from bidplane.core.pods.life import Halt, PodStage
 from bidplane.errors import ApiError, NotFound
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.node.process.container import checkpoint
 from bidplane.node.process.container.container import Unit

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from urllib.parse import parse_qs
 
+from bidplane.api.times import parse_rfc3339
 from bidplane.errors import ApiError
 from bidplane.http.extensions import Upgrade, switching
 from bidplane.http.request import Request, whole_number
-from bidplane.machinery.clock import parse_rfc3339
 from bidplane.node.api import LogOptions
 from bidplane.node.auth import Credentials
 from bidplane.node.streams.pipes import SocketPipe

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bidplane.machinery.clock import rfc3339
+from bidplane.api.times import rfc3339
 from bidplane.plane.call import Call, User
 from bidplane.plane.plane import Plane
 from bidplane.plane.storage.feed import Key

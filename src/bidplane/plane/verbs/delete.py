@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
+from bidplane.api.times import rfc3339
 from bidplane.core.leases import requeue
 from bidplane.kube.client import Object
-from bidplane.machinery.clock import rfc3339
 from bidplane.plane.admission import policies
 from bidplane.plane.call import SYSTEM, Call
 from bidplane.plane.plane import Plane

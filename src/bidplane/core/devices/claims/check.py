@@ -22,7 +22,7 @@ from bidplane.core.devices.claims.model import (
     matches_node,
     value_key,
 )
-from bidplane.core.devices.claims.pools import Pool
+from bidplane.core.devices.claims.pools import SlicePool
 from bidplane.core.devices.claims.search import tolerates
 from bidplane.core.devices.claims.selecting import DeviceMatcher
 from bidplane.wire.quantity import parse
@@ -34,7 +34,7 @@ def problems(
     *,
     node: str,
     labels: Mapping[str, str],
-    pools: Sequence[Pool],
+    pools: Sequence[SlicePool],
     matcher: DeviceMatcher,
     allocated: AllocatedDevices,
 ) -> list[str]:
@@ -146,7 +146,7 @@ def _device_problems(
 
 def counter_problems(
     grants: Sequence[tuple[int, DeviceRequest, Device, Object]],
-    pools: Sequence[Pool],
+    pools: Sequence[SlicePool],
     allocated: AllocatedDevices,
 ) -> Iterator[str]:
     """Yield the shared counters that are overdrawn."""

@@ -31,7 +31,7 @@ from bidplane.core.devices.claims.model import (
     matches_node,
     value_key,
 )
-from bidplane.core.devices.claims.pools import Pool, Slices
+from bidplane.core.devices.claims.pools import SlicePool, Slices
 from bidplane.core.devices.claims.result import allocation
 from bidplane.core.devices.claims.search import Allocated, DeviceGrant, NotAllocated
 from bidplane.core.devices.claims.selecting import DeviceMatcher
@@ -51,7 +51,7 @@ class _Node(msgspec.Struct, eq=False):
 
     name: str
     labels: Labels
-    pools: list[Pool]
+    pools: list[SlicePool]
     is_plain: bool  # no counters, no shares
     selected: dict[Hashable, list[Device] | None] = {}  # None: needs a search
 
@@ -185,7 +185,7 @@ class DeviceIndex:
         return devices
 
 
-def _node(name: str, labels: Labels, pools: list[Pool]) -> _Node:
+def _node(name: str, labels: Labels, pools: list[SlicePool]) -> _Node:
     plain = not any(
         pool.invalid or any(device.counters or device.multiple for device in pool.devices)
         for pool in pools

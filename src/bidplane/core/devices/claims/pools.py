@@ -19,7 +19,7 @@ from bidplane.core.devices.claims.model import Device, DeviceSlice, PoolId, matc
 Counters = Mapping[str, Mapping[str, Fraction]]  # by set, by name
 
 
-class Pool(msgspec.Struct, frozen=True, eq=False):
+class SlicePool(msgspec.Struct, frozen=True, eq=False):
     """A pool, with the devices that one node reaches."""
 
     id: PoolId
@@ -46,7 +46,7 @@ class Slices:
             (self.on_node[slice_.scope.node] if slice_.scope.node else self.shared).append(slice_)
             self.in_pool[slice_.pool].append(slice_)
 
-    def pools(self, node: str, labels: Mapping[str, str]) -> list[Pool]:
+    def pools(self, node: str, labels: Mapping[str, str]) -> list[SlicePool]:
         """Return the pools that `node` can reach, in the order they are tried."""
         newest: dict[PoolId, list[DeviceSlice]] = {}
         for slice_ in (*self.on_node.get(node, ()), *self.shared):
@@ -63,7 +63,7 @@ class Slices:
         # Devices that still have to be prepared come last.
         return sorted(pools, key=lambda pool: (_needs_binding(pool), pool.id))
 
-    def _pool(self, id: PoolId, reached: list[DeviceSlice]) -> Pool | None:
+    def _pool(self, id: PoolId, reached: list[DeviceSlice]) -> SlicePool | None:
         """
         Return the pool of the newest reached slices; None while a newer generation replaces it.
         """
@@ -76,7 +76,7 @@ class Slices:
                 return None  # being replaced
             all_slices = [slice_ for slice_ in in_pool if slice_.generation == first.generation]
             if len(all_slices) != first.slices_in_pool:
-                return Pool(id, incomplete=True)
+                return SlicePool(id, incomplete=True)
         return _build_pool(id, reached, all_slices)
 
 
@@ -89,14 +89,14 @@ def _reaches(slice_: DeviceSlice, node: str, labels: Mapping[str, str]) -> bool:
     return False
 
 
-def _needs_binding(pool: Pool) -> bool:
+def _needs_binding(pool: SlicePool) -> bool:
     """Return whether devices of a pool must be prepared before a pod is bound."""
     return any(device.raw.get("bindingConditions") is not None for device in pool.devices)
 
 
 def _build_pool(
     id: PoolId, reached: Sequence[DeviceSlice], all_slices: Sequence[DeviceSlice]
-) -> Pool:
+) -> SlicePool:
     """
     Build a pool from all slices of its generation; it is invalid if they contradict each other.
     """
@@ -112,19 +112,21 @@ def _build_pool(
     names: set[str] = set()
     for device in devices:
         if device.id.name in names:
-            return Pool(id, invalid=f"duplicate device name {device.id.name}")
+            return SlicePool(id, invalid=f"duplicate device name {device.id.name}")
         names.add(device.id.name)
     counters: dict[str, Mapping[str, Fraction]] = {}
     for slice_ in all_slices:
         for name, counts in slice_.counter_sets:
             if name in counters:
-                return Pool(id, invalid=f"duplicate counter set name {name}")
+                return SlicePool(id, invalid=f"duplicate counter set name {name}")
             counters[name] = counts
     for device in (*devices, *elsewhere):
         for name, counts in device.counters:
             if name not in counters:
-                return Pool(id, invalid=f"counter set {name} not found")
+                return SlicePool(id, invalid=f"counter set {name} not found")
             for counter in counts:
                 if counter not in counters[name]:
-                    return Pool(id, invalid=f"counter {counter} not found in counter set {name}")
-    return Pool(id, devices, elsewhere, counters)
+                    return SlicePool(
+                        id, invalid=f"counter {counter} not found in counter set {name}"
+                    )
+    return SlicePool(id, devices, elsewhere, counters)

@@ -27,7 +27,7 @@ from bidplane.core.devices.claims.model import (
     PoolId,
     matches_node,
 )
-from bidplane.core.devices.claims.pools import Pool
+from bidplane.core.devices.claims.pools import SlicePool
 from bidplane.core.devices.claims.selecting import DeviceMatcher
 
 # A fraction of a second, enough for any claim people write. Upstream gives up after ten seconds.
@@ -63,7 +63,7 @@ def allocate(
     *,
     node: str,
     labels: Mapping[str, str],
-    pools: Sequence[Pool],
+    pools: Sequence[SlicePool],
     matcher: DeviceMatcher,
     allocated: AllocatedDevices,
 ) -> Allocated | NotAllocated:
@@ -90,7 +90,7 @@ class _Search:
         claims: Sequence[Claim],
         node: str,
         labels: Mapping[str, str],
-        pools: Sequence[Pool],
+        pools: Sequence[SlicePool],
         matcher: DeviceMatcher,
         allocated: AllocatedDevices,
     ) -> None:

@@ -14,9 +14,10 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.errors import ApiError
 from bidplane.kube.client import KubeClient, Object
-from bidplane.machinery.clock import Clock, parse_rfc3339, rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.process.container.container import Unit
 
 _SECONDS = 30.0  # for a notice that does not say when it ends

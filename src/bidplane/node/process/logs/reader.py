@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.api.times import parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.api import LogOptions
 
 _CHUNK = 1 << 20

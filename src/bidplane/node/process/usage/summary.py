@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from bidplane.machinery.clock import Clock, parse_rfc3339
+from bidplane.api.times import parse_rfc3339
+from bidplane.machinery.clock import Clock
 from bidplane.node.process.container.container import Unit
 from bidplane.node.process.settings import ProcessSettings, memory_bytes
 from bidplane.node.process.usage import counters

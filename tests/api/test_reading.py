@@ -1,0 +1,107 @@
+"""Objects of our own kinds, read whole into structs."""
+
+from __future__ import annotations
+
+import pytest
+
+from bidplane.api import objects, reading, times
+from bidplane.api.bid import BidPhase
+from bidplane.api.reading import Bid, Invalid, ObjectReader, read_agent, read_bid, read_lease
+
+
+def bid(**spec):
+    metadata = {"name": "a", "namespace": "n", "uid": "u", "managedFields": [{"manager": "x"}]}
+    return {
+        "apiVersion": "bidplane.dev/v1alpha1",
+        "kind": "Bid",
+        "metadata": metadata,
+        "spec": {"gpus": 2, **spec},
+    }
+
+
+def test_a_bid_is_read_with_its_defaults():
+    read = read_bid(bid(maxPrice="1.50"))
+    assert isinstance(read, Bid)
+    assert (read.name, read.namespace, read.uid) == ("a", "n", "u")
+    assert (read.spec.gpus, read.spec.max_price, read.spec.blocks) == (2, "1.50", 1)
+    assert read.status is None
+    assert not read.is_deleted
+
+
+def test_a_status_is_read_and_a_deletion_seen():
+    obj = bid()
+    obj["status"] = {"phase": "Won", "reason": "Won", "message": "", "lease": "lease-1"}
+    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    read = read_bid(obj)
+    assert isinstance(read, Bid)
+    assert read.status is not None
+    assert (read.status.phase, read.status.lease) == (BidPhase.WON, "lease-1")
+    assert read.is_deleted
+
+
+@pytest.mark.parametrize(
+    ("obj", "problem"),
+    [
+        (bid(gpus="two"), "spec.gpus: Expected `int`, got `str`"),
+        (bid(otherwise=[{"gpus": 0}]), "spec.otherwise[0].gpus: Expected `int` >= 1"),
+        ({"metadata": {"name": "a"}}, "Object missing required field `spec`"),
+    ],
+)
+def test_an_invalid_object_is_named_with_its_field(obj, problem):
+    assert read_bid(obj) == Invalid("a", problem)
+    assert str(read_bid(obj)) == f"a: {problem}"
+
+
+def test_other_kinds_are_read():
+    metadata = {"name": "a"}
+    assert not isinstance(read_agent({"metadata": metadata, "spec": {"owner": "o"}}), Invalid)
+    assert isinstance(read_lease({"metadata": metadata, "spec": {}}), Invalid)
+
+
+def test_the_same_object_is_decoded_once_and_a_new_version_again():
+    reader, obj = ObjectReader(Bid), bid()
+    assert reader(obj) is reader(obj)
+    changed = {**obj, "spec": {"gpus": 4}}
+    struct = reader(changed)
+    assert isinstance(struct, Bid)
+    assert struct.spec.gpus == 4
+
+
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(reading, "_CACHED", 2)
+    reader = ObjectReader(Bid)
+    objs = [bid(gpus=n) for n in (1, 2, 3)]
+    first = reader(objs[0])
+    assert all(isinstance(reader(obj), Bid) for obj in objs)
+    assert len(reader._cached) == 2
+    assert reader(objs[0]) is not first
+
+
+def test_times_are_written_and_read_alike():
+    assert times.rfc3339(1.9) == "1970-01-01T00:00:01Z"
+    assert times.rfc3339_micro(1.25) == "1970-01-01T00:00:01.250000Z"
+    assert times.parse_rfc3339("1970-01-01T01:00:01+01:00") == 1.0
+    assert times.parse_rfc3339(times.rfc3339_micro(1.25)) == 1.25
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2026-01-01T00:00:00"])
+def test_text_that_is_no_moment_is_refused(text):
+    with pytest.raises(ValueError):
+        times.parse_rfc3339(text)
+
+
+def test_the_common_fields_of_any_object():
+    pod = {
+        "metadata": {
+            "name": "p",
+            "ownerReferences": [{"uid": "a"}, {"uid": "b", "controller": True}],
+        },
+        "status": {"phase": "Failed", "conditions": [{"type": "Ready", "status": "False"}]},
+    }
+    assert objects.name_of(pod) == "p"
+    assert (objects.namespace_of(pod), objects.uid_of(pod)) == ("", "")
+    assert objects.controller_of(pod) == {"uid": "b", "controller": True}
+    assert objects.has_ended(pod)
+    assert not objects.is_true(pod, "Ready")
+    assert objects.condition_of(pod, "Initialized") is None
+    assert not objects.is_deleted(pod)
