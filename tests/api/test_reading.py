@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bidplane.api import objects, reading, times
+from bidplane.api import objects, times
 from bidplane.api.bid import BidPhase
-from bidplane.api.reading import Bid, Invalid, ObjectReader, read_agent, read_bid, read_lease
+from bidplane.api.reading import Bid, IdentityCache, Invalid, read_agent, read_bid, read_lease
 
 
 def bid(**spec):
@@ -59,22 +59,26 @@ def test_other_kinds_are_read():
 
 
 def test_the_same_object_is_decoded_once_and_a_new_version_again():
-    reader, obj = ObjectReader(Bid), bid()
-    assert reader(obj) is reader(obj)
-    changed = {**obj, "spec": {"gpus": 4}}
-    struct = reader(changed)
+    obj = bid()
+    assert read_bid(obj) is read_bid(obj)
+    struct = read_bid({**obj, "spec": {"gpus": 4}})
     assert isinstance(struct, Bid)
     assert struct.spec.gpus == 4
 
 
-def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(reading, "_CACHED", 2)
-    reader = ObjectReader(Bid)
-    objs = [bid(gpus=n) for n in (1, 2, 3)]
-    first = reader(objs[0])
-    assert all(isinstance(reader(obj), Bid) for obj in objs)
-    assert len(reader._cached) == 2
-    assert reader(objs[0]) is not first
+def test_the_cache_holds_the_last_objects_and_no_more():
+    derived = []
+    cache = IdentityCache(lambda obj: derived.append(obj["n"]) or obj["n"], most=2)
+    first, second, third = ({"n": n} for n in (1, 2, 3))
+    assert [cache(obj) for obj in (first, second, second, third, third, first)] == [
+        1,
+        2,
+        2,
+        3,
+        3,
+        1,
+    ]
+    assert derived == [1, 2, 3, 1]
 
 
 def test_times_are_written_and_read_alike():

@@ -88,36 +88,49 @@ class Invalid(msgspec.Struct, frozen=True):
         return f"{self.name}: {self.problem}"
 
 
+V = TypeVar("V")
+
+
+class IdentityCache(Generic[V]):
+    """
+    The values derived from the last few thousand objects, by identity: an object that a client or
+    a cache returned is never modified, so that the same object always gives the same value.
+    """
+
+    def __init__(self, derive: Callable[[Object], V], most: int = _CACHED) -> None:
+        self._derive = derive
+        self._most = most
+        self._values: dict[int, tuple[Object, V]] = {}  # holds the object: its id stays its own
+
+    def __call__(self, obj: Object) -> V:
+        cached = self._values.get(id(obj))
+        if cached is not None:
+            return cached[1]
+        value = self._derive(obj)
+        if len(self._values) >= self._most:  # the oldest goes; dicts keep their order
+            self._values.pop(next(iter(self._values)))
+        self._values[id(obj)] = (obj, value)
+        return value
+
+
 T = TypeVar("T", bound=OurObject)
 
 
-class ObjectReader(Generic[T]):
-    """Reads objects of one kind, and keeps what it read for as long as the same object comes."""
+def _reader(kind: type[T]) -> Callable[[Object], T | Invalid]:
+    """Return the function that reads objects of a kind."""
 
-    def __init__(self, kind: type[T]) -> None:
-        self._kind = kind
-        self._cached: dict[int, tuple[Object, T | Invalid]] = {}  # by identity of the object
-
-    def __call__(self, obj: Object) -> T | Invalid:
-        cached = self._cached.get(id(obj))
-        if cached is not None and cached[0] is obj:
-            return cached[1]
-        if len(self._cached) >= _CACHED:  # the oldest goes; dicts keep their order
-            self._cached.pop(next(iter(self._cached)))
-        struct = self._decode(obj)
-        self._cached[id(obj)] = (obj, struct)
-        return struct
-
-    def _decode(self, obj: Object) -> T | Invalid:
+    def decode(obj: Object) -> T | Invalid:
         try:
-            return msgspec.convert(obj, self._kind)
+            return msgspec.convert(obj, kind)
         except msgspec.ValidationError as error:
             problem, _, place = str(error).partition(" - at `$")
             field = place.rstrip("`").lstrip(".")
             return Invalid(obj["metadata"]["name"], f"{field}: {problem}" if field else problem)
 
+    return IdentityCache(decode)
 
-read_agent: Callable[[Object], Agent | Invalid] = ObjectReader(Agent)
-read_pool: Callable[[Object], Pool | Invalid] = ObjectReader(Pool)
-read_bid: Callable[[Object], Bid | Invalid] = ObjectReader(Bid)
-read_lease: Callable[[Object], GPULease | Invalid] = ObjectReader(GPULease)
+
+read_agent = _reader(Agent)
+read_pool = _reader(Pool)
+read_bid = _reader(Bid)
+read_lease = _reader(GPULease)

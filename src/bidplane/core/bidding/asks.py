@@ -19,6 +19,7 @@ from bidplane.api.bid import BidSpec, shape_problems
 from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
+from bidplane.api.reading import IdentityCache
 from bidplane.api.shape import MOST_BLOCKS, MOST_GPUS
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import annotations as annotations_of
@@ -54,22 +55,10 @@ class PodAsk(msgspec.Struct, frozen=True):
     one_link: bool = False  # all its GPUs in one link domain, not only in one machine
 
 
-# A scheduler reads the asks of all waiting pods at every change, so the last ones are cached. The
-# key is the identity of the pod object as the server returned it, which is never modified.
-_ASKED_MOST = 4096
-_asked: dict[int, tuple[Object, PodAsk]] = {}
-
-
 def ask_of(pod: Object) -> PodAsk:
     """Return the ask of an admitted pod; raises ValueError for one that was not admitted."""
-    if not pod["metadata"].get("resourceVersion"):
-        return _read_ask(pod)
-    cached = _asked.get(id(pod))
-    if cached is None:
-        if len(_asked) >= _ASKED_MOST:
-            _asked.clear()
-        cached = _asked[id(pod)] = pod, _read_ask(pod)
-    return cached[1]
+    # A pod that is being written may still change; one that the server returned does not.
+    return _cached_ask(pod) if pod["metadata"].get("resourceVersion") else _read_ask(pod)
 
 
 def _read_ask(pod: Object) -> PodAsk:
@@ -109,6 +98,10 @@ def _read_ask(pod: Object) -> PodAsk:
         instant=annotations.get(labels.INSTANT, ""),
         one_link=annotations.get(labels.LINK) == "domain",
     )
+
+
+# A scheduler reads the asks of all waiting pods at every change.
+_cached_ask = IdentityCache(_read_ask)
 
 
 def _deadline(annotations: Object) -> str:
