@@ -34,6 +34,11 @@ def _spec() -> dict[str, Any]:
             {"rule": "!has(self.__namespace__) || self.__namespace__ > 1", "message": "reserved"},
             {"rule": "!has(self.amount) || quantity(self.amount).isLessThan(quantity('4Gi'))"},
             {"rule": "!has(self.since) || self.since > timestamp('2020-01-01T00:00:00Z')"},
+            {
+                "rule": "!has(self.rows) || self.rows.filter(r, has(r.when))"
+                ".all(r, r.when > timestamp('2020-01-01T00:00:00Z'))",
+                "message": "a row is too old",
+            },
         ],
         "properties": {
             "min": {"type": "integer"},
@@ -64,6 +69,7 @@ def _spec() -> dict[str, Any]:
                     "required": ["id"],
                     "properties": {
                         "id": text,
+                        "when": {"type": "string", "format": "date-time"},
                         "v": {
                             "type": "integer",
                             RULES: [{"rule": "self >= oldSelf", "message": "v only grows"}],
@@ -115,6 +121,12 @@ def ruled(endpoint: Endpoint) -> Iterator[str]:
         ({"namespace": 1}, "spec", "reserved", "FieldValueInvalid"),
         ({"amount": "5Gi"}, "spec", "failed rule", "FieldValueInvalid"),
         ({"since": "2001-01-01T00:00:00Z"}, "spec", "failed rule", "FieldValueInvalid"),
+        (
+            {"rows": [{"id": "a", "v": 3, "when": "2001-01-01T00:00:00Z"}]},
+            "spec",
+            "a row is too old",
+            "FieldValueInvalid",
+        ),
         ({"name": "z"}, "spec.name", 'Invalid value: "z": name is fixed', "FieldValueInvalid"),
         (
             {"rows": [{"id": "b", "v": 1}, {"id": "a", "v": 1}]},
@@ -139,7 +151,7 @@ def test_a_rule_is_kept(
 
 def test_what_rules_allow(endpoint: Endpoint, ruled: str) -> None:
     fine = {"max": 9, "first": "later", "amount": "3Gi", "since": "2021-01-01T00:00:00Z"}
-    fine["rows"] = [{"id": "b", "v": 1}, {"id": "a", "v": 4}]
+    fine["rows"] = [{"id": "b", "v": 1}, {"id": "a", "v": 4, "when": "2021-01-01T00:00:00Z"}]
     assert endpoint.ok("PATCH", f"{ruled}/a", {"spec": fine}, media=MERGE)["spec"]["max"] == 9
     made = endpoint.ok("GET", f"{ruled}/a")
     fresh = {key: made[key] for key in ("apiVersion", "kind")} | {"metadata": {"name": "b"}}

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import apsw
 import msgspec
 import structlog
 
@@ -39,7 +38,7 @@ from bidplane.plane.local import LocalClient
 from bidplane.plane.plane import Plane
 from bidplane.plane.storage import snapshots
 from bidplane.plane.storage.feed import Recent
-from bidplane.plane.storage.journal import Journal
+from bidplane.plane.storage.journal import DatabaseError, Journal
 from bidplane.plane.storage.seeds import seed
 from bidplane.plane.storage.store import ObjectStore
 from bidplane.plane.storage.watermark import REMEDY, PlaneDamaged
@@ -146,7 +145,7 @@ class Planes:
             return read()
         except (PlaneDamaged, Sealed) as error:
             problem = str(error)
-        except apsw.Error as error:
+        except DatabaseError as error:
             path = self.root / name / FILE
             problem = f"{path} cannot be read ({error}): {REMEDY}"
         log.error("a plane's file cannot be read", plane=name, problem=problem)

@@ -19,7 +19,7 @@ import msgspec
 
 from bidplane.core import cel
 from bidplane.core.cel import CelError, CelProgram
-from bidplane.plane.admission import rulecost
+from bidplane.plane.admission import rulecost, ruletimes
 from bidplane.plane.admission.identifiers import escape
 from bidplane.wire.patches import fields
 from bidplane.wire.schema import shapes
@@ -38,7 +38,6 @@ _OPTIONAL = (
     "cel.bind(oldSelf, size(__old__) > 0 ? optional.of(__old__[0]) : optional.none(), {rule})"
 )
 _PLANS_LIMIT = 256
-_ALWAYS = ("apiVersion", "kind", "metadata")  # in every object, whatever its schema says
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -224,7 +223,7 @@ def _compile_expression(
     returns: str = cel.BOOL,
 ) -> CelProgram | None:
     try:
-        timed = _with_times(schema, source)
+        timed = ruletimes.with_times(schema, source, optional_old=optional)
         # The source as written comes first, so that an error points into the rule.
         cel.compile(source, ("self", "oldSelf"), returns)
         program = cel.compile(timed, ("self", "oldSelf"), returns)
@@ -237,53 +236,6 @@ def _compile_expression(
         causes.append(Cause(f"Invalid value: {spec_text}: {reason}", path))
         return None
     return program
-
-
-_SELECTED = re.compile(
-    r"(has\s*\(\s*)?(?<![\w.])(self|oldSelf)((?:\s*\.\s*[A-Za-z_]\w*(?!\w*\s*\())*)(?![\w(])"
-)
-# The library takes times only as variables, not inside an object: the rule converts text.
-_AS_TIME = {
-    "date-time": "timestamp({0})",
-    "date": "timestamp({0} + 'T00:00:00Z')",
-    "duration": "duration({0})",
-}
-
-
-def _with_times(schema: Mapping[str, Any], source: str) -> str:
-    """
-    Return `source` with each field of a time format converted to a time.
-
-    Raises `CelError` for `self.a.b` where the schema has no such field: values are untyped to the
-    library, so that a misspelt name would only show on the first object. Results of functions and
-    loop variables are not followed.
-    """
-    rewritten, end = [], 0
-    for match in _SELECTED.finditer(cel.without_text(source)):
-        form = _AS_TIME.get(_schema_at(schema, match[3]).get("format", ""))
-        if form is None or match[1]:
-            continue
-        start = match.start(2)
-        rewritten += [source[end:start], form.format(source[start : match.end()])]
-        end = match.end()
-    return "".join([*rewritten, source[end:]])
-
-
-def _schema_at(schema: Mapping[str, Any], selected: str) -> Mapping[str, Any]:
-    """Return the schema at `.a.b`; an empty one where it is not declared."""
-    current: Any = schema
-    for name in re.findall(r"[A-Za-z_]\w*", selected):
-        properties = current.get("properties")
-        if not properties or current.get("additionalProperties"):
-            return {}
-        escaped = {escape(field): child for field, child in properties.items()}
-        if name not in escaped:
-            if current.get("x-kubernetes-embedded-resource") or name in _ALWAYS:
-                return {}
-            raise CelError(f"undefined field '{name}'")
-        current = escaped[name]
-    reached: Mapping[str, Any] = current
-    return reached
 
 
 def _is_path(schema: Mapping[str, Any], path: str) -> bool:

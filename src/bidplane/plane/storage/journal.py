@@ -23,6 +23,7 @@ from bidplane.plane.storage import watermark
 from bidplane.storage.sealing import PREFIX, Sealing
 
 SCHEMA_VERSION = 1
+DatabaseError = apsw.Error  # the base of all that SQLite raises
 _SCHEMA = """
 CREATE TABLE log (
     revision INTEGER PRIMARY KEY,
