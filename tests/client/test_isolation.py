@@ -143,7 +143,7 @@ def test_no_route_of_the_exchange_tells_of_another(two: Two) -> None:
         (mine, *_) = http.get(f"{two.b.url}/apis/bidplane.dev/v1alpha1/bids").json()["items"]
     bid = mine["metadata"]["uid"]
     values = {"pool": "h100", "number": "1", "uid": bid, "name": two.b.agent}
-    bodies = (
+    bodies: tuple[dict[str, Any], ...] = (
         {},
         {"amount": "1", "key": "k", "to": two.a.agent},
         {"agent": two.b.agent, "gpus": 1, "maxPrice": "9", "id": "x", "key": "k"},
@@ -173,7 +173,8 @@ def test_what_owners_do_is_for_owners(two: Two) -> None:
             for method, path in routes.of_owners(agent):
                 if agent == two.a.agent and (method, path.rpartition("/")[2]) == RENEWS_ITS_OWN:
                     continue
-                answer = http.request(method, path, **({} if method == "GET" else {"json": {}}))
+                body: dict[str, str] | None = None if method == "GET" else {}
+                answer = http.request(method, path, json=body)
                 assert answer.status_code in CLOSED, (method, path, answer.text)
                 assert B_POD not in answer.text
 

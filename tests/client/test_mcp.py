@@ -16,6 +16,7 @@ import pytest
 from mcp.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.types import CallToolResult, TextContent
 
 from bidplane.api.kinds import JOB
 from bidplane.client import AsyncClient, config
@@ -72,18 +73,24 @@ async def http_server(place: Place, kubeconfig: Path, *limits: str) -> AsyncIter
         process.wait(timeout=20)
 
 
+def text_of(answer: CallToolResult) -> str:
+    """The text of a tool's answer, which is all of it."""
+    (part,) = answer.content
+    assert isinstance(part, TextContent)
+    return part.text
+
+
 async def call(client: Client, tool: str, **arguments: Any) -> dict[str, Any]:
     answer = await client.call_tool(tool, arguments)
     assert not answer.is_error, answer.content
-    result: dict[str, Any] = json.loads(answer.content[0].text)
+    result: dict[str, Any] = json.loads(text_of(answer))
     return result
 
 
 async def refused(client: Client, tool: str, **arguments: Any) -> str:
     answer = await client.call_tool(tool, arguments)
     assert answer.is_error, answer.content
-    message: str = answer.content[0].text
-    return message
+    return text_of(answer)
 
 
 @pytest.mark.parametrize("transport", [stdio, http])
@@ -203,7 +210,7 @@ def test_calls_at_once_do_not_spend_one_allowance_twice(place: Place) -> None:
             cheap = [client.call_tool("bid", {**ask, "minutes": 60}) for _ in range(2)]
             dear = client.call_tool("bid", {"gpus": 3, "max_price": "1", "minutes": 60})
             both = [*cheap, dear, client.call_tool("bid", {**ask, "max_price": "3"})]
-            messages = [answer.content[0].text for answer in await asyncio.gather(*both)]
+            messages = [text_of(answer) for answer in await asyncio.gather(*both)]
             assert sum("for an hour" in message for message in messages) == 1, messages
 
     asyncio.run(asyncio.wait_for(work(), 120))

@@ -12,7 +12,7 @@ from bidplane.wiring.server import admission
 from .conftest import AGENT_NAME
 
 TRUSTED = {"spec": {"trusted": True}}
-UNTRUSTED = {"spec": {}}
+UNTRUSTED: dict[str, dict[str, bool]] = {"spec": {}}
 
 
 def untrusted(plane):

@@ -83,8 +83,8 @@ def _changes(tree: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, str]]:
                 yield node, f"({ast.unparse(node.operand)})"
             case ast.Constant(value=bool()):
                 yield node, str(not node.value)
-            case ast.Constant(value=int()):
-                yield node, str(node.value + 1)
+            case ast.Constant(value=int(number)):
+                yield node, str(number + 1)
             case ast.If() | ast.While():
                 yield node.test, f"(not ({ast.unparse(node.test)}))"
             case ast.Expr(value=ast.Call()) | ast.AugAssign():

@@ -63,7 +63,7 @@ def pair(embedded: Embedded, plane: str, **changed: Any) -> Pair:
     now = SystemClock().now()
     identity = Identity(
         plane=plane,
-        uid=changed.get("uid", embedded.planes.uid(plane)),
+        uid=changed["uid"] if "uid" in changed else embedded.planes.uid(plane) or "",
         user=changed.get("user", plane),
         groups=changed.get("groups", ("system:masters",)),
         expires=int(now) + DAY,

@@ -124,7 +124,7 @@ def test_addresses_are_given_once(endpoint: Endpoint) -> None:
     assert refused.code == 422
     assert "provided port is already allocated" in refused.body["message"]
     # A PUT that says nothing of them keeps them; another address is refused.
-    changed = {"metadata": {"name": "s1"}, "spec": {**spec, "selector": {"a": "c"}}}
+    changed: dict[str, Any] = {"metadata": {"name": "s1"}, "spec": {**spec, "selector": {"a": "c"}}}
     changed["metadata"]["resourceVersion"] = endpoint.ok("GET", f"{services}/s1")["metadata"][
         "resourceVersion"
     ]

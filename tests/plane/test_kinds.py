@@ -9,6 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,10 @@ def blanked(said: Any, namespace: str) -> str:
     return text
 
 
+def _is_served(side: Endpoint, path: str) -> bool:
+    return side.call("GET", path).code == 200
+
+
 @pytest.fixture(scope="module")
 def both(embedded: Embedded, cluster: Any) -> Iterator[list[Endpoint]]:
     real = Endpoint(cluster.url, cluster.token, cluster.ca_file)
@@ -69,7 +74,7 @@ def both(embedded: Embedded, cluster: Any) -> Iterator[list[Endpoint]]:
     for side in sides:
         side.namespace = namespace
         side.ok("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-        side.eventually(lambda side=side: side.call("GET", account).code == 200)
+        side.eventually(partial(_is_served, side, account))
     yield sides
     for side in sides:
         side.call("DELETE", f"/api/v1/namespaces/{namespace}")

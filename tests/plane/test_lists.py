@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from bidplane.api.kinds import CONFIG_MAP
@@ -13,7 +15,7 @@ MAPS = "/api/v1/namespaces/{ns}/configmaps"
 PODS = "/api/v1/namespaces/{ns}/pods"
 
 
-def _names(listed: dict[str, object]) -> list[str]:
+def _names(listed: dict[str, Any]) -> list[str]:
     return [item["metadata"]["name"] for item in listed["items"]]
 
 
@@ -85,7 +87,7 @@ def test_pages_are_of_one_moment(shelf: Endpoint) -> None:
     assert _names(rest) == ["c", "d"]
     assert "continue" not in rest["metadata"]
     assert rest["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-    bad = shelf.call("GET", MAPS, **{"limit": 2, "continue": "nonsense"})
+    bad = shelf.call("GET", MAPS, **{"limit": "2", "continue": "nonsense"})
     assert bad.code == 400
 
 

@@ -245,7 +245,7 @@ def test_a_binding_cannot_write_what_a_pod_cannot_hold(endpoint: Endpoint) -> No
 
 # Custom kinds.
 
-FORMATS = {
+FORMATS: dict[str, dict[str, Any]] = {
     "small": {"type": "integer", "format": "int32"},
     "whole": {"type": "integer"},
     "short": {"type": "number", "format": "float"},

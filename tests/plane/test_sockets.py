@@ -68,7 +68,7 @@ def _measured(embedded: Embedded, turns: Fairness, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(embedded.planes, "fairness", turns)
     names = [f"p-{secrets.token_hex(4)}" for _ in range(2)]
     busy, quiet = (embedded.make(name) for name in names)
-    counter = Counter(*names, monkeypatch)
+    counter = Counter(names[0], names[1], monkeypatch)
 
     async def story() -> None:
         context = ssl.create_default_context(cafile=str(embedded.ca_file))

@@ -299,7 +299,8 @@ def test_a_batch_of_any_size_is_in_the_journal_as_it_was(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("journal") / "plane.db"
-    journal, rows = Journal(path, durable=False), []
+    journal = Journal(path, durable=False)
+    rows: list[Any] = []
     for size in sizes:
         first = len(rows) + 1
         batch = [

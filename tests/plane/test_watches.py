@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ MAPS = "/api/v1/namespaces/{ns}/configmaps"
 MERGE = "application/merge-patch+json"
 
 
-def _said(events: list[dict[str, object]]) -> list[str]:
+def _said(events: list[dict[str, Any]]) -> list[str]:
     return [f"{e['type']} {e['object']['metadata'].get('name', '')}".strip() for e in events]
 
 

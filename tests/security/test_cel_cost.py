@@ -111,8 +111,11 @@ def test_a_rule_that_can_be_afforded_is_not(rule: str, properties: dict[str, Any
 
 def test_a_rule_inside_lists_is_counted_for_each_entry() -> None:
     rule = [{"rule": "self.matches('^[a-z]+$')"}]
-    texts = {"type": "string", "x-kubernetes-validations": rule}
-    inside = {"type": "object", "properties": {"a": {"type": "array", "items": texts}}}
+    texts: dict[str, Any] = {"type": "string", "x-kubernetes-validations": rule}
+    inside: dict[str, Any] = {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": texts}},
+    }
     assert "estimated rule cost" in rules.problems(_definition(inside))[0].message
     inside["properties"]["a"] |= {"maxItems": 20}
     texts["maxLength"] = 63

@@ -54,7 +54,7 @@ def agent(name: str) -> dict[str, Any]:
     }
 
 
-def pod(name: str, *, gpus: int = 0, seconds: str, **annotations: str) -> dict[str, Any]:
+def pod(name: str, *, gpus: int = 0, seconds: str, **annotations: Any) -> dict[str, Any]:
     marks = {labels.SIMULATED_SECONDS: seconds}
     if not gpus:
         marks[labels.GPU_FRACTION] = "0.125"
@@ -208,7 +208,7 @@ def test_the_stream_waits_for_no_round_and_disturbs_nobody() -> None:
 def test_a_pod_may_rather_wait() -> None:
     async def story(world: World) -> None:
         chat = world.client("chat")
-        await insist(chat, POD, pod("calm", seconds="1", **{labels.INSTANT: "false"}))
+        await insist(chat, POD, pod("calm", **{"seconds": "1", labels.INSTANT: "false"}))
         await started(world, "chat", "calm")
         await world.until(lambda: is_in(world, "chat", "calm", "Succeeded"), within=LONGEST)
         (lease,) = leases(world, "chat")

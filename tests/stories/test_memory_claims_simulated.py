@@ -139,10 +139,10 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         await world.until(gone, within=120)
         (wallet,) = ledger.wallets_named("trainer")
         now = int(world.clock.now() * 1000)
-        found = statement(ledger, wallet.id.partition("/")[2], now=now)
-        assert found is not None
+        account = statement(ledger, wallet.id.partition("/")[2], now=now)
+        assert account is not None
         paid = {
-            share: sum(-line.amount for line in found.lines if f"{share} of a GPU" in line.text)
+            share: sum(-line.amount for line in account.lines if f"{share} of a GPU" in line.text)
             for share in ("1/4", "1/8")
         }
         # Both ran for as long at the floor's price: a quarter costs two eighths, to the second.

@@ -47,7 +47,7 @@ FLEET = Fleet(
 )
 
 
-def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: str) -> dict[str, Any]:
+def pod(name: str, *, limits: dict[str, str] | None = None, **annotations: Any) -> dict[str, Any]:
     marks = {key.replace("__", "/").replace("_", "-"): v for key, v in annotations.items()}
     marks.setdefault(labels.SIMULATED_SECONDS, "20")
     container = {"name": "main", "image": "x", "resources": {"limits": limits or {}}}

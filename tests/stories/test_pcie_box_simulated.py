@@ -39,7 +39,7 @@ QUARTET = Fleet(
 )
 
 
-def pod(name: str, gpus: int, seconds: int = 600, **annotations: str) -> dict[str, Any]:
+def pod(name: str, gpus: int, seconds: int = 600, **annotations: Any) -> dict[str, Any]:
     limits = {labels.GPU_RESOURCE: str(gpus)}
     notes = {labels.SIMULATED_SECONDS: str(seconds), **annotations}
     return {

@@ -30,8 +30,8 @@ def test_without_it_a_host_bridge_at_full_width_does() -> None:
     cards = (gpu(0), gpu(1), gpu(2, width=4), gpu(3, width=4, max_width=4))
     assert link_domains(Machine(name="n", gpus=cards)) == [(0, 1), (2,), (3,)]
     # Of other width on one bridge: not one domain either.
-    cards = (gpu(0), gpu(1, width=8, max_width=8))
-    assert link_domains(Machine(name="n", gpus=cards)) == [(0,), (1,)]
+    unequal = (gpu(0), gpu(1, width=8, max_width=8))
+    assert link_domains(Machine(name="n", gpus=unequal)) == [(0,), (1,)]
 
 
 def test_cards_of_which_no_root_is_known_are_one_domain_per_width() -> None:

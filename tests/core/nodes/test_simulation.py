@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -133,5 +134,6 @@ def test_gpus_fill_while_it_loads(number: int, running: float) -> None:
     ],
 )
 def test_words(name: str, text: str, words: str) -> None:
+    values: dict[str, Any] = {name: text}
     with pytest.raises(BadScript, match=words):
-        run(**{name: text})
+        run(**values)

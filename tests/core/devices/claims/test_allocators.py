@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,8 +51,8 @@ def test_the_quick_form_says_what_the_readable_says(seed: int) -> None:
         except ClaimError:
             continue
         for node in case.node_names:
-            slow = _said(lambda n=node, c=claims: ours.search(n, c))
-            assert _said(lambda n=node, c=claims: fleet.allocate(c, n)) == slow
+            slow = _said(partial(ours.search, node, claims))
+            assert _said(partial(fleet.allocate, claims, node)) == slow
 
 
 @settings(max_examples=300, deadline=None)

@@ -6,6 +6,7 @@ not have been made for it; and nobody moves who did not agree to.
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import msgspec
 from hypothesis import event, given
@@ -50,7 +51,7 @@ def lease(id: str, domain: str, gpus: int, fee: int = 10, **more: object) -> Inc
     return msgspec.structs.replace(made, **more)
 
 
-def bidder(id: str = "b", size: int = 8, price: int = 10**5, **more: object) -> WaitingBlock:
+def bidder(id: str = "b", size: int = 8, price: int = 10**5, **more: Any) -> WaitingBlock:
     found = WaitingBlock(Contestant(id, Block(size), price, ONE, 1, BASE), f"owner-{id}", 10**9)
     return found._replace(**more)
 
