@@ -4,8 +4,9 @@ Draw mutants by seed, run the tests of each one's subject, and list those that s
     python tests/mutation/run.py --seed 1 --count 100
 
 The tests of a subject are those in the folder of `tests/` that mirrors the module's folder; where
-there is none, those of the folder above. Files that name the module come first, so that most
-mutants end early. Each mutant has its own copy of the source; the tree is never touched.
+there is none, those of the folder above. Some decisions are tested through the part that carries
+them out: `TESTED_THROUGH` says where. Files that name the module come first, so that most mutants
+end early. Each mutant has its own copy of the source; the tree is never touched.
 """
 
 from __future__ import annotations
@@ -29,6 +30,16 @@ from sites import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/bidplane")
 LONGEST_SECONDS = 600.0
+# Kubernetes' own behaviour is tested on two API servers alike, not function by function.
+TESTED_THROUGH = {
+    "core/workloads": ("controllers/workloads",),
+    "core/policies": ("plane/test_policies.py",),
+    "core/cel": ("plane/test_rules.py", "plane/test_ruletimes.py", "security/test_cel_cost.py"),
+    "core/nodes": ("core/scheduling/test_fitting.py",),
+    "core/pods": ("security/test_host_paths.py",),
+    "exchange": ("security/test_stalled_rounds.py", "security/test_history_reads.py"),
+    "ledger": ("security/test_lost_ledger.py",),
+}
 
 
 def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
@@ -46,6 +57,11 @@ def tests_of(module: Path) -> list[str]:
     while not any((ROOT / folder).rglob("test_*.py")):
         folder = folder.parent
     files = sorted((ROOT / folder).rglob("test_*.py"))
+    subject = module.relative_to(PACKAGE).as_posix()
+    for prefix, places in TESTED_THROUGH.items():
+        if subject.startswith(f"{prefix}/"):
+            for place in (ROOT / "tests" / name for name in places):
+                files += [place] if place.suffix else sorted(place.rglob("test_*.py"))
     dotted = ".".join(module.relative_to("src").with_suffix("").parts)
     parent, _, name = dotted.rpartition(".")
 
