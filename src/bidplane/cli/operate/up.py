@@ -172,7 +172,7 @@ class Running:
         return Path("/var/lib/bidplane/node") / f"{name}-{digest}"
 
     async def start(self) -> None:
-        """Start all and wait until they answer."""
+        """Start the installation's processes, and wait until each of them answers."""
         try:
             host_uid = self.installation.address().host_uid
         except UserError:

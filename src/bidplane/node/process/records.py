@@ -58,6 +58,7 @@ class Attempt:
         self.number = number
 
     def create(self, ordered: float, backoff: float) -> None:
+        """Create the folder, with the time of the order and the seconds that the start waits."""
         self.folder.mkdir(parents=True, exist_ok=True)
         order = {"ordered": ordered, "backoff": backoff}
         _write(self.folder / "order.json", msgspec.json.encode(order))

@@ -164,6 +164,7 @@ def _priority(obj: Object) -> list[Cause]:
 
 
 def _same_priority(new: Object, old: Object) -> list[Cause]:
+    """Refuse an update that changes the value of a PriorityClass."""
     if new.get("value") == old.get("value"):
         return []
     message = "Forbidden: may not be changed in an update."

@@ -131,6 +131,7 @@ _definitions: dict[str, SchemaNode] = {}
 
 
 def _definition(name: str) -> SchemaNode:
+    """Return the schema of a built-in type by its full name, as `io.k8s.api.core.v1.Pod`."""
     shape = _definitions.get(name)
     if shape is None:
         # Registered before it is filled: JSONSchemaProps contains itself.
