@@ -86,6 +86,14 @@ def test_the_largest_amount_is_told_in_the_refusal() -> None:
         money.parse_amount("1000000000.000001")
 
 
+@pytest.mark.parametrize("digits", [13, 20, 5000])
+def test_the_largest_is_told_however_many_digits_a_typo_has(digits: int) -> None:
+    with pytest.raises(ValueError, match=r"the largest amount is 1000000000\.00"):
+        money.parse_amount("9" * digits)
+    with pytest.raises(ValueError, match=r"the largest price is 1000000\.00"):
+        money.parse_price("9" * digits)
+
+
 def test_a_grant_is_bounded_as_a_product() -> None:
     assert agent.hourly_grant("1000000", 1000) == money.LARGEST_AMOUNT
     with pytest.raises(ValueError, match=r"largest hourly grant is 1000000000\.00"):

@@ -33,6 +33,17 @@ def test_an_amount_that_no_ledger_holds_is_refused_with_the_largest(
     assert "carryOver is too much" in bidplane.apply("host", agent, code=1)
     assert "typo" not in bidplane.bidplane("agent", "list")
 
+    # More digits than any ledger has, and amounts of a Bid.
+    bidplane.bidplane("agent", "create", "poor", "--refill", "1")
+    funded = bidplane.bidplane("wallet", "fund", "poor", "9" * 20, code=2)
+    assert "the largest amount is 1000000000.00" in funded
+    bid = {"apiVersion": "bidplane.dev/v1alpha1", "kind": "Bid", "metadata": {"name": "typo"}}
+    for field, largest in (("maxPrice", "price is 1000000.00"), ("budget", "1000000000.00")):
+        spec = {"gpus": 1, field: "9" * 20}
+        refused = bidplane.apply("poor", {**bid, "spec": spec}, code=1)
+        assert f'The Bid "typo" is invalid: spec.{field}: ' in refused
+        assert f"the largest {'amount is ' if field == 'budget' else ''}{largest}" in refused
+
     bidplane.bidplane("agent", "create", "rich", "--refill", "1000000000")
     assert "the most in one wallet" in bidplane.bidplane("wallet", "fund", "rich", "1", code=2)
     bidplane.bidplane("agent", "create", "next", "--refill", "10")

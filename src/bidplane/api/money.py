@@ -21,7 +21,13 @@ LARGEST_PRICE = 1_000_000 * MICRO
 LARGEST_AMOUNT = 1_000_000_000 * MICRO  # in one wallet, one transfer, or one hourly grant
 LARGEST_SUPPLY = 500_000_000_000 * MICRO  # that the mint has issued and not taken back
 
-_CREDITS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,6}))?")
+_CREDITS = re.compile(r"([0-9]+)(?:\.([0-9]{1,6}))?")
+_MOST_DIGITS = 12  # before the point: more than the supply has
+_SHOWN = 40  # characters of a wrong text in its refusal
+
+
+class AmountTooLarge(ValueError):
+    """A number of credits above the largest that may be written in its place."""
 
 
 @functools.lru_cache(4096)  # the same few prices are read from every bid, each round
@@ -32,10 +38,12 @@ def parse_credits(text: str) -> int:
     match = _CREDITS.fullmatch(text.strip())
     if match is None:
         raise ValueError(
-            f"{text!r} is not an amount of credits: write digits with at most six decimals,"
-            ' for example "2.10"'
+            f"{_abbreviated(text)!r} is not an amount of credits: write digits with at most six"
+            ' decimals, for example "2.10"'
         )
     integer, fraction = match.groups()
+    if len(integer.lstrip("0")) > _MOST_DIGITS:
+        raise _too_much(text)
     return int(integer) * MICRO + int((fraction or "").ljust(6, "0"))
 
 
@@ -43,20 +51,35 @@ def parse_amount(text: str) -> int:
     """An amount that a user names: as `parse_credits`, and no more than one wallet may have."""
     amount = parse_credits(text)
     if amount > LARGEST_AMOUNT:
-        raise ValueError(
-            f"{text!r} credits is too much: the largest amount is {format_credits(LARGEST_AMOUNT)}"
-        )
+        raise _too_much(text)
     return amount
 
 
 def parse_price(text: str) -> int:
     """A price in credits per GPU-hour; more than zero, and not absurd."""
-    price = parse_credits(text)
+    try:
+        price = parse_credits(text)
+    except AmountTooLarge:
+        price = LARGEST_PRICE + 1
     if price == 0:
         raise ValueError(f"{text!r} is not a price: it must be more than zero")
     if price > LARGEST_PRICE:
-        raise ValueError(f"{text!r} is not a price: the most is {format_credits(LARGEST_PRICE)}")
+        raise AmountTooLarge(
+            f"{_abbreviated(text)!r} is not a price: the largest price is"
+            f" {format_credits(LARGEST_PRICE)}"
+        )
     return price
+
+
+def _too_much(text: str) -> AmountTooLarge:
+    return AmountTooLarge(
+        f"{_abbreviated(text)!r} credits is too much: the largest amount is"
+        f" {format_credits(LARGEST_AMOUNT)}"
+    )
+
+
+def _abbreviated(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 
 
 def format_credits(micro: int) -> str:

@@ -197,6 +197,22 @@ def part_pod(annotations=None, **limits):
 
 
 @pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ({"budget": "99999999999"}, "the largest amount is 1000000000.00"),
+        ({"budget": "9" * 30}, "the largest amount is 1000000000.00"),
+        ({"budget": "0"}, "buys nothing"),
+        ({"deadline": "tomorrow"}, "is not a time"),
+    ],
+)
+def test_a_bids_budget_and_deadline_are_checked_where_they_are_written(spec, problem):
+    (field,) = spec
+    (sentence,) = asks.problems(kinds.BID, {"metadata": {}, "spec": {"maxPrice": "1.00", **spec}})
+    assert sentence.startswith(f"spec.{field}: ")
+    assert problem in sentence
+
+
+@pytest.mark.parametrize(
     ("pod", "gpus", "share"),
     [
         (part_pod({"gpu-fraction": "0.5"}), 1, "1/2"),

@@ -31,7 +31,8 @@ def problems(obj: Object) -> Iterator[str]:
             yield f"metadata.annotations[{name}]: {problem}"
 
 
-def _deadline(text: str) -> str | None:
+def deadline_problem(text: str) -> str | None:
+    """Return why a text is not a time with its zone; None if it is."""
     try:
         parse_rfc3339(text)
     except ValueError:
@@ -53,7 +54,8 @@ def _term(text: str) -> str | None:
     return f"{text!r} is not a number of seconds from 1 to {LONGEST_TERM}"
 
 
-def _budget(text: str) -> str | None:
+def budget_problem(text: str) -> str | None:
+    """Return why a text is not an amount that buys something; None if it is."""
     try:
         return None if parse_amount(text) else f"{text!r} buys nothing: leave it out for no limit"
     except ValueError as error:
@@ -73,11 +75,11 @@ def _command(text: str) -> str | None:
 
 
 _CHECKS: dict[str, Callable[[str], str | None]] = {
-    labels.DEADLINE: _deadline,
+    labels.DEADLINE: deadline_problem,
     labels.URGENCY: _urgency,
     labels.LINK: _link,
     labels.TERM: _term,
-    labels.BUDGET: _budget,
+    labels.BUDGET: budget_problem,
     labels.INSTANT: _yes_or_no,
     labels.PREEMPTIBLE: _yes_or_no,
     labels.CHECKPOINT_COMMAND: _command,

@@ -245,6 +245,12 @@ def _pod_problems(pod: Object) -> Iterator[str]:
         yield str(error)
 
 
+_BID_CHECKS = {
+    "budget": annotations_of.budget_problem,
+    "deadline": annotations_of.deadline_problem,
+}
+
+
 def _bid_problems(spec: Object) -> Iterator[str]:
     choices = spec.get("otherwise") or ()
     for field, choice in [("spec", spec)] + [
@@ -252,6 +258,9 @@ def _bid_problems(spec: Object) -> Iterator[str]:
     ]:
         if choice.get("maxPrice"):
             yield from _bad_price(f"{field}.maxPrice", choice["maxPrice"])
+    for field, check in _BID_CHECKS.items():
+        if spec.get(field) and (problem := check(spec[field])):
+            yield f"spec.{field}: {problem}"
     try:
         yield from shape_problems(msgspec.convert(spec, BidSpec))
     except msgspec.ValidationError:

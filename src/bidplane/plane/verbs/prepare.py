@@ -307,6 +307,13 @@ def _unchecked_rules(call: Call) -> list[Cause]:
     return [Cause(message, "<nil>")]
 
 
+def _refusal_cause(sentence: str) -> Cause:
+    """Return the cause of `spec.field: problem`; clients show its field and its message."""
+    field, separator, message = sentence.partition(": ")
+    names_field = separator and field.startswith(("spec", "metadata")) and " " not in field
+    return Cause(message, field) if names_field else Cause(sentence)
+
+
 def _cel_problems(call: Call, obj: Object, old: Object | None) -> list[Cause]:
     """
     Return violations of the CEL rules of a CRD, and errors in the rules of a new CRD or policy.
@@ -372,7 +379,7 @@ def _validate(plane: Plane, call: Call, operation: str, new: Object, old: Object
             None if old is None else call.to_requested_version(old),
         )
         if refusals:
-            raise status.invalid(call.about, [Cause(refusal) for refusal in refusals])
+            raise status.invalid(call.about, [_refusal_cause(refusal) for refusal in refusals])
     if call.view is not None:
         policies.enforce(plane, call, operation, call.view(new), old and call.view(old))
     else:
