@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bidplane.api.bid import BidPhase
 from bidplane.api.pool import PoolSpec, list_price
@@ -11,7 +16,7 @@ from bidplane.exchange.round.defaultprices import with_default_price
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView, agent_view, pool_view
 
 from .market import Market
-from .words import CREDIT, agent, bid, pool
+from .words import CREDIT, agent, bid, gpus, pool
 
 
 def listed(name: str, price: int) -> PoolView:
@@ -35,6 +40,45 @@ def test_priority_decides_between_bids_that_name_no_price(market: Market) -> Non
     assert report.bids["high"].phase is BidPhase.WON
     assert market.lease("high").max_price == 5 * CREDIT
     assert [gone.lease for gone in report.result.displaced] == [market.lease("low").id]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(1, 100), min_size=2, max_size=7),
+    st.integers(1, 4),
+    st.integers(1, 10) | st.just(1000),
+)
+def test_without_prices_the_highest_priorities_have_the_gpus(
+    priorities: list[int], count: int, listed_credits: int
+) -> None:
+    """All at once, and a later one that is worth twice as much as what it displaces."""
+    with tempfile.TemporaryDirectory() as folder:
+        market = Market(Path(folder) / "ledger.db")
+        agents = [
+            msgspec.structs.replace(ranked(f"a{n}", priority), refill=10**15, cap=10**15)
+            for n, priority in enumerate(priorities)
+        ]
+        by_bid = {f"b{n}": priority for n, priority in enumerate(priorities)}
+        pools = (listed("h100", listed_credits * CREDIT),)
+        market.change(agents=tuple(agents), pools=pools, devices=gpus(count))
+        report = market.round(*(bid(f"b{n}", f"a{n}", 1, 0) for n in range(len(priorities))))
+        winners = [name for name, told in report.bids.items() if told.phase is BidPhase.WON]
+        expected = sorted(priorities, reverse=True)[:count]
+        assert sorted((by_bid[name] for name in winners), reverse=True) == expected
+
+        market.claim(*winners)
+        late = msgspec.structs.replace(ranked("late", 2 * min(expected)), refill=10**15, cap=10**15)
+        market.change(agents=(*agents, late))
+        report = market.round(bid("late", "late", 1, 0), after=120)
+        assert report.bids["late"].phase is BidPhase.WON
+        gone = [outcome.lease for outcome in report.result.displaced]
+        if len(winners) < count:
+            assert not gone
+        else:
+            (lease,) = gone
+            (displaced,) = [name for name in winners if market.lease(name).id == lease]
+            assert by_bid[displaced] == min(expected)
+        market.ledger.close()
 
 
 def test_the_agents_own_price_stands_over_the_default() -> None:
