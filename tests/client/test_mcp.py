@@ -58,9 +58,13 @@ async def http_server(place: Place, kubeconfig: Path, *limits: str) -> AsyncIter
             "--kubeconfig", str(kubeconfig), *limits,
         ),
         env=place.environment,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        text=True,
     )  # fmt: skip
     try:
+        assert process.stdout is not None
+        assert f"serving MCP at http://127.0.0.1:{port}/mcp" in process.stdout.readline()
         while True:
             with contextlib.suppress(OSError):
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
@@ -70,7 +74,7 @@ async def http_server(place: Place, kubeconfig: Path, *limits: str) -> AsyncIter
         yield port
     finally:
         process.terminate()
-        process.wait(timeout=20)
+        process.communicate(timeout=20)
 
 
 def text_of(answer: CallToolResult) -> str:

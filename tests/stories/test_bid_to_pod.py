@@ -135,7 +135,7 @@ def test_why_a_bid_won_or_lost_is_told_and_its_round_comes_out_again(
     bidplane.kubectl("asker", "delete", "pod", "high")
 
     said = bidplane.bidplane("market", "explain", "nobody/nothing", code=2)
-    assert "no recorded round has a bid 'nobody/nothing'" in said
+    assert "there is no bid or pod 'nobody/nothing' now" in said
     said = bidplane.bidplane("market", "replay", "999999", code=2)
     assert "there is no round 999999: rounds 1 to " in said
 

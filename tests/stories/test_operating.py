@@ -154,6 +154,10 @@ def test_an_agent_renews_its_own_kubeconfig_with_nothing_but_the_file(
         text=True,
         check=True,
     )
+    for command, most in (("kubeconfig", "720"), ("rotate", "720"), ("renew", "24")):
+        name = "lasting.kubeconfig" if command == "renew" else "lasting"
+        refused = bidplane.bidplane("agent", command, name, "--hours", "7200", code=2)
+        assert f"--hours must be from 0.02 to {most}, not 7200" in refused
     assert msgspec.json.decode(done.stdout)["expires"] > short.split()[3]
     renewed = bidplane.folder / "lasting.kubeconfig"
     assert renewed.read_text() != short
@@ -181,6 +185,7 @@ def test_every_table_can_be_had_as_json_and_whole_in_a_pipe(bidplane: Installati
     name = "a-name-as-long-as-a-name-may-well-be"
     bidplane.bidplane("agent", "create", "reader", "--refill", "1", "--team", "t" * 60)
     bidplane.bidplane("agent", "create", name, "--refill", "1")
+    assert " of 256 MiB of objects, " in bidplane.bidplane("agent", "show", "reader")
     for command in READS:
         msgspec.json.decode(bidplane.bidplane(*command, "--json"))
     # As in a pipe, and with a terminal of 80 columns in the environment.

@@ -170,7 +170,10 @@ def explain(
     finally:
         books.close()
     if verdict is None:
-        raise UserError(f"no recorded round has a bid {bid!r}: name it by its uid")
+        raise UserError(
+            f"there is no bid or pod {bid!r} now, and no recorded round has a bid with that uid:"
+            " a bid that is gone is explained by its uid alone"
+        )
     if json:
         print_json({"bid": bid, **verdict._asdict()})
         return

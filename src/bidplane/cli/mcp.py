@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from bidplane.api.money import parse_credits, parse_price
+from bidplane.cli.common import console
 from bidplane.errors import UserError
 
 
@@ -64,6 +65,11 @@ def mcp(
             if transport == "stdio":
                 await mcp_server.run_stdio_async()
             else:
+                console.print(
+                    f"serving MCP at http://127.0.0.1:{port}/mcp as agent {client.config.agent};"
+                    " requests need its token, see --help",
+                    soft_wrap=True,
+                )
                 await http.serve(mcp_server, token=client.config.token, port=port)
 
     asyncio.run(work())

@@ -45,6 +45,26 @@ def test_a_wallet_too_small_says_what_an_hour_costs() -> None:
 
 
 @pytest.mark.parametrize("reason", [*map(str, BidReason), "BadAsk", "AgentSuspended", "Won"])
+def test_nobody_is_told_to_ask_for_fewer_than_one_gpu(reason: str) -> None:
+    fewer = {"action": "askForFewerGPUs", "now": 2}
+    alone = {"spec": {"gpus": 1, "maxPrice": "1.00"}, "status": {}}
+    remedies = pending.explanation(reason, "words", alone, now=0, since=0)["remedies"]
+    assert remedies
+    assert "askForFewerGPUs" not in [remedy["action"] for remedy in remedies]
+    assert (fewer in explain(reason)["remedies"]) == (
+        reason
+        in (
+            "Outbid",
+            "BelowReserve",
+            "NoFreeBlock",
+            "WalletTooSmall",
+            "LargerThanEveryDomain",
+            "NoMachineHasAll",
+        )
+    )
+
+
+@pytest.mark.parametrize("reason", [*map(str, BidReason), "BadAsk", "AgentSuspended", "Won"])
 def test_every_reason_has_a_remedy(reason: str) -> None:
     assert explain(reason)["remedies"]
 

@@ -19,7 +19,13 @@ from bidplane.api.agent import (
 from bidplane.api.exchange import Leases, Wallet
 from bidplane.api.kinds import AGENT, GPU_LEASE
 from bidplane.api.money import parse_price
-from bidplane.cli.account.kubeconfigs import Kubeconfig, renewed, save
+from bidplane.cli.account.kubeconfigs import (
+    OWNERS_MOST_HOURS,
+    Kubeconfig,
+    lifetime,
+    renewed,
+    save,
+)
 from bidplane.cli.common import (
     Data,
     Json,
@@ -155,8 +161,22 @@ class PlaneUsage(msgspec.Struct, frozen=True):
     def text(self) -> str:
         if self.limits is None:
             return self.problem or "no limits"
-        usage, limits = msgspec.structs.asdict(self.usage), msgspec.structs.asdict(self.limits)
-        return ", ".join(f"{usage[name]} of {limits[name]} {name}" for name in limits)
+        usage, limits = self.usage, self.limits
+        return (
+            f"{usage.objects} of {limits.objects} objects,"
+            f" {_size(usage.bytes)} of {_size(limits.bytes)} of objects,"
+            f" {_size(usage.disk)} of {_size(limits.disk)} on disk,"
+            f" {usage.pods} of {limits.pods} pods,"
+            f" {usage.definitions} of {limits.definitions} definitions"
+        )
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes as KiB, MiB or GiB: 268435456 → `256 MiB`."""
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if count >= 1 << power:
+            return f"{count / (1 << power):.4g} {unit}"
+    return f"{-(-count // 1024)} KiB"
 
 
 @app.command
@@ -395,7 +415,9 @@ def write_kubeconfig(
     action: str = "kubeconfig",
 ) -> Kubeconfig:
     path = output or Path(f"{name}.kubeconfig")
-    params = {"seconds": str(int(hours * 3600)), **({"certificate": "true"} if certificate else {})}
+    params = lifetime(hours, most=OWNERS_MOST_HOURS)
+    if certificate:
+        params["certificate"] = "true"
     with http(data) as client:
         answer = client.call("POST", f"/bidplane/v1/agents/{name}/{action}", params=params)
     return save(path, answer.accepted())

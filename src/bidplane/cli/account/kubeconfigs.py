@@ -10,6 +10,10 @@ from bidplane.client import config
 from bidplane.errors import UserError
 from bidplane.http.client.caller import BlockingCaller, HttpAnswer, NoAnswer, trust
 
+SHORTEST_HOURS = 0.02  # a minute, and a little
+OWNERS_MOST_HOURS = 30 * 24
+AGENTS_MOST_HOURS = 24
+
 
 class Kubeconfig(msgspec.Struct, frozen=True):
     """A written file, and the time its credential expires."""
@@ -23,6 +27,13 @@ class Kubeconfig(msgspec.Struct, frozen=True):
     @property
     def as_json(self) -> dict[str, str]:
         return {"kubeconfig": str(self.path), "expires": self.expires}
+
+
+def lifetime(hours: float, *, most: int) -> dict[str, str]:
+    """Return the parameter that asks for a credential of so many hours."""
+    if not SHORTEST_HOURS <= hours <= most:
+        raise UserError(f"--hours must be from {SHORTEST_HOURS} to {most}, not {hours:g}")
+    return {"seconds": str(int(hours * 3600))}
 
 
 def save(path: Path, answer: HttpAnswer) -> Kubeconfig:
@@ -40,6 +51,7 @@ def save(path: Path, answer: HttpAnswer) -> Kubeconfig:
 
 def renewed(path: Path, hours: float) -> Kubeconfig:
     """Replace the credential in an agent's kubeconfig by a new one, requested with the old."""
+    params = lifetime(hours, most=AGENTS_MOST_HOURS)
     credential = config.find(kubeconfig=path, environment={})
     trusted = trust(ca_data=credential.ca_data)
     try:
@@ -47,7 +59,7 @@ def renewed(path: Path, hours: float) -> Kubeconfig:
             answer = client.call(
                 "POST",
                 f"/bidplane/v1/agents/{credential.agent}/kubeconfig",
-                params={"seconds": str(int(hours * 3600))},
+                params=params,
             )
     except NoAnswer as error:
         raise UserError(

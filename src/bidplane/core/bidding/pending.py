@@ -75,24 +75,24 @@ def _remedies(
         "annotation": labels.MAX_PRICE,
         "value": to_win,
     }
-    ask_for_fewer = {"action": "askForFewerGPUs", "now": spec.get("gpus", 0)}
+    gpus = gpus_asked(spec)
+    ask_for_fewer = [{"action": "askForFewerGPUs", "now": gpus}] if gpus > 1 else []
     wait = {"action": "wait"}
     match reason:
         case BidReason.OUTBID | BidReason.BELOW_RESERVE:
-            return [*([raise_price] if to_win else []), ask_for_fewer, wait]
+            return [*([raise_price] if to_win else []), *ask_for_fewer, wait]
         case BidReason.NO_FREE_BLOCK:
-            return [ask_for_fewer, wait]
+            return [*ask_for_fewer, wait]
         case BidReason.WALLET_TOO_SMALL:
-            gpus = gpus_asked(spec)
             cost_per_hour = format_credits(parse_credits(offer) * gpus) if offer else ""
             fund_wallet = {"action": "fundWallet", "has": wallet, "costPerHour": cost_per_hour}
             return [
                 fund_wallet,
-                ask_for_fewer,
+                *ask_for_fewer,
                 {"action": "lowerMaxPrice", "annotation": labels.MAX_PRICE},
             ]
-        case BidReason.LARGER_THAN_EVERY_DOMAIN | BidReason.NO_MACHINE_HAS_ALL:
-            return [ask_for_fewer]
+        case BidReason.LARGER_THAN_EVERY_DOMAIN | BidReason.NO_MACHINE_HAS_ALL if ask_for_fewer:
+            return ask_for_fewer
         case BidReason.DEADLINE_PASSED:
             return [{"action": "setDeadline", "annotation": labels.DEADLINE}]
         case "AgentSuspended":
