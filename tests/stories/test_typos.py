@@ -74,3 +74,30 @@ def test_a_bid_may_have_any_name_and_its_lease_is_where_the_bid_was(
     bidplane.kubectl("namer", "delete", "bid", name, "-nteam")
     bidplane.kubectl("namer", "delete", "pod", "guest", "-nteam")
     bidplane.kubectl("namer", "wait", "-A", "--for=delete", "gpuleases", "--all", "--timeout=60s")
+
+
+def test_an_annotation_that_nobody_reads_is_warned_about(bidplane: Installation) -> None:
+    """Without the warning, the pod would bid at the list price, and nobody would know why."""
+    bidplane.bidplane("agent", "create", "speller", "--refill", "10")
+    misspelt = pod("work")
+    misspelt["metadata"]["annotations"]["bidplane.dev/maxprice"] = "0.01"
+    warning = (
+        "Warning: metadata.annotations[bidplane.dev/maxprice]: Bidplane has no such annotation;"
+        " did you mean bidplane.dev/max-price?"
+    )
+    assert warning in bidplane.apply("speller", misspelt)
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "work"},
+        "spec": {
+            "suspend": True,
+            "template": {"metadata": misspelt["metadata"], "spec": misspelt["spec"]},
+        },
+    }
+    assert "spec.template.metadata.annotations[bidplane.dev/maxprice]" in bidplane.apply(
+        "speller", job
+    )
+    bidplane.kubectl("speller", "delete", "pod,job", "--all", "--now")
+    assert "Warning" not in bidplane.apply("speller", pod("well", price="1.00"))
+    bidplane.bidplane("agent", "delete", "speller")

@@ -22,6 +22,8 @@ APPLY = "application/apply-patch+yaml"
 
 # (plane, CREATE or UPDATE, kind, new, old) → problems; any refuses the write.
 Admit = Callable[[str, str, Kind, Object, Object | None], list[str]]
+# A written object of that kind → warnings, which its writer sees.
+Advise = Callable[[Kind, Object], list[str]]
 
 
 class User(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any
 from bidplane.api.agent import PlaneLimits
 from bidplane.api.times import rfc3339
 from bidplane.machinery.clock import Clock
-from bidplane.plane.call import Admit
+from bidplane.plane.call import Admit, Advise
 from bidplane.plane.identity.access import Access
 from bidplane.plane.registry import CRDS, Registry
 from bidplane.plane.storage import baseline
@@ -31,10 +31,11 @@ class Plane:
         clock: Clock,
         dice: random.Random,
         admit: Admit | None = None,
+        advise: Advise | None = None,
         crds: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.name, self.uid, self.store = name, uid, store
-        self.clock, self.admit = clock, admit
+        self.clock, self.admit, self.advise = clock, admit, advise
         self.registry = Registry()
         self.turns = Turns()  # shared with other planes, if it has neighbours
         self.ca = ""  # the certificate its clients trust, as text

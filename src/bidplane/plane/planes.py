@@ -28,7 +28,7 @@ from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
 from bidplane.plane.admission import limits
-from bidplane.plane.call import Admit
+from bidplane.plane.call import Admit, Advise
 from bidplane.plane.fairness import Fairness
 from bidplane.plane.housekeeping import Housekeeper
 from bidplane.plane.http import serve
@@ -71,6 +71,7 @@ class Planes:
         tokens: Tokens,
         crds: Callable[[str], Sequence[dict[str, Any]]] = lambda plane: (),
         admit: Admit | None = None,
+        advise: Advise | None = None,
         pod_streams: PodStreams | None = None,
         ca: str = "",
         signer: Signer | None = None,
@@ -80,7 +81,8 @@ class Planes:
         sealing: Sealing | None = None,
     ) -> None:
         self.clock, self.tokens, self.pod_streams = clock, tokens, pod_streams
-        self.root, self._crds, self._admit = root, crds, admit
+        self.root, self._crds = root, crds
+        self._admit, self._advise = admit, advise
         self._durable, self._sealing = durable, sealing
         self._signer = signer  # of client certificates; without one, requests for them wait
         self._ca = ca  # the certificate clients trust, shown in every namespace
@@ -192,6 +194,7 @@ class Planes:
             clock=self.clock,
             dice=self._dice,
             admit=self._admit,
+            advise=self._advise,
             crds=self._crds(name),
         )
         plane.ca, plane.signer = self._ca, self._signer

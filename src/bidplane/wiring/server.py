@@ -14,8 +14,19 @@ import msgspec
 
 from bidplane import __version__
 from bidplane.api.crds import all_crds, for_agents
-from bidplane.api.kinds import DEVICE_CLASS, POD, POOL, Kind
+from bidplane.api.kinds import (
+    CRON_JOB,
+    DEPLOYMENT,
+    DEVICE_CLASS,
+    JOB,
+    POD,
+    POOL,
+    REPLICA_SET,
+    STATEFUL_SET,
+    Kind,
+)
 from bidplane.api.labels import DEVICE_CLASS as DEVICE_CLASS_NAME
+from bidplane.core.bidding import annotations as annotations_of
 from bidplane.core.bidding import asks
 from bidplane.core.hosting import hostaccess
 from bidplane.drivers.embedded import EmbeddedDriver
@@ -49,6 +60,14 @@ from bidplane.wiring.life import PlaneLife
 def admit(plane: str, operation: str, kind: Kind, new: Object, old: Object | None) -> list[str]:
     """Return the problems of an object beyond Kubernetes' own rules: asks that cannot be parsed."""
     return [] if _is_same_ask(new, old) else asks.problems(kind, new)
+
+
+_WITH_PODS = (POD, JOB, CRON_JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
+
+
+def advise(kind: Kind, obj: Object) -> list[str]:
+    """Return warnings about annotations that nothing reads, on pods and on templates of pods."""
+    return list(annotations_of.unread(obj)) if kind in _WITH_PODS else []
 
 
 def _is_same_ask(new: Object, old: Object | None) -> bool:
@@ -162,6 +181,7 @@ async def run_server(
         tokens=tokens,
         crds=crds_for,
         admit=admission(lambda plane: controllers.agent(plane)),
+        advise=advise,
         pod_streams=streams,
         ca=certificates.ca.read_text(),
         signer=signer,

@@ -7,6 +7,7 @@ is evicted without its checkpoint, is a worse answer.
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Callable, Iterator
@@ -20,6 +21,30 @@ LINKS = ("domain", "machine")
 URGENCIES = ("low", "normal", "high")
 LONGEST_TERM = 30 * 24 * 3600
 _WHOLE = re.compile(r"[0-9]{1,9}")
+_DOMAIN = "bidplane.dev/"
+_OURS = frozenset(
+    text for text in vars(labels).values() if isinstance(text, str) and text.startswith(_DOMAIN)
+)
+_FOR_USERS = [
+    name.removeprefix(_DOMAIN)
+    for name in (
+        labels.MAX_PRICE,
+        labels.POOL,
+        labels.LINK,
+        labels.BUDGET,
+        labels.DEADLINE,
+        labels.WORK_SECONDS,
+        labels.URGENCY,
+        labels.INSTANT,
+        labels.TERM,
+        labels.PREEMPTIBLE,
+        labels.CHECKPOINT_COMMAND,
+        labels.BID_NAME,
+        labels.GANG,
+        labels.GANG_SIZE,
+        labels.SIMULATED_SECONDS,
+    )
+]
 
 
 def problems(obj: Object) -> Iterator[str]:
@@ -29,6 +54,26 @@ def problems(obj: Object) -> Iterator[str]:
         text = annotations.get(name)
         if text is not None and (problem := check(text)):
             yield f"metadata.annotations[{name}]: {problem}"
+
+
+def unread(obj: Object) -> Iterator[str]:
+    """Yield a warning for each annotation under our domain, of a pod or a template, with no use."""
+    for field, metadata in _pod_metadata(obj):
+        for name in metadata.get("annotations") or ():
+            if name.startswith(_DOMAIN) and name not in _OURS:
+                own_part = name.removeprefix(_DOMAIN).lower()
+                near = difflib.get_close_matches(own_part, _FOR_USERS, n=1)
+                hint = f"; did you mean {_DOMAIN}{near[0]}?" if near else ""
+                yield f"{field}.annotations[{name}]: Bidplane has no such annotation{hint}"
+
+
+def _pod_metadata(obj: Object) -> Iterator[tuple[str, Object]]:
+    """Yield the metadata of the object, and of the pod template of a workload, with its field."""
+    yield "metadata", obj.get("metadata") or {}
+    spec, field = obj.get("spec") or {}, "spec"
+    if "jobTemplate" in spec:
+        spec, field = (spec["jobTemplate"] or {}).get("spec") or {}, "spec.jobTemplate.spec"
+    yield f"{field}.template.metadata", (spec.get("template") or {}).get("metadata") or {}
 
 
 def deadline_problem(text: str) -> str | None:

@@ -380,6 +380,8 @@ def _validate(plane: Plane, call: Call, operation: str, new: Object, old: Object
         )
         if refusals:
             raise status.invalid(call.about, [_refusal_cause(refusal) for refusal in refusals])
+    if plane.advise is not None and not status_only:
+        call.warnings.extend(plane.advise(resource.coordinates, converted))
     if call.view is not None:
         policies.enforce(plane, call, operation, call.view(new), old and call.view(old))
     else:
