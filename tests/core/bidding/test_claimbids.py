@@ -115,6 +115,22 @@ def test_what_is_tied_or_is_no_block_is_none(requests: list[Any], constraints: l
     assert bid_of(*requests, constraints=constraints) is None
 
 
+PROFILE = 'device.attributes["gpu.bidplane.dev"].profile == "1g.10gb"'
+
+
+def mig(count: int = 1, *selectors: str) -> Json:
+    return gpus(count, *(selectors or (PROFILE,)), cls="mig.nvidia.com")
+
+
+def test_one_instance_chosen_by_its_profile_alone_is_a_part() -> None:
+    assert bid_of(mig()) == {"gpus": 1, "share": "1g.10gb"}
+    assert bid_of(mig(2)) is None
+    assert bid_of(mig(1, PROFILE, WIDE)) is None
+    assert bid_of(mig(1, WIDE)) is None
+    alike = [{"matchAttribute": labels.LINK_DOMAIN_ATTRIBUTE}]
+    assert bid_of(mig(), constraints=alike) is None
+
+
 def test_what_nobody_sells_must_be_beside_it_in_its_machine() -> None:
     fast = 'device.attributes["nic.example.com"].speed == 400'
     assert bid_of(nic(2, fast), gpus(4, WIDE)) == {
