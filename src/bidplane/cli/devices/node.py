@@ -46,6 +46,7 @@ from bidplane.node.process.volumes import mounts
 from bidplane.runtime.folderlock import HeldByAnother, hold
 from bidplane.runtime.identity.certificates import Certificates, ensure
 from bidplane.runtime.installation import Installation
+from bidplane.runtime.logs import configure_logs
 from bidplane.runtime.supervision.health import Health
 from bidplane.runtime.supervision.heartbeat import beat
 from bidplane.wire.names import subdomain_problems
@@ -115,6 +116,7 @@ def node(
         bidplane node --fleet fleet.yaml --name h100-a --volumes volumes.yaml
         bidplane node --fleet fleet.yaml --runtime simulated --kubeconfig admin.kubeconfig
     """
+    configure_logs()
     node_name = name or re.sub(r"[^a-z0-9.-]", "-", platform.node().lower()) or "node"
     for problem in subdomain_problems(node_name):
         raise UserError(f"{node_name!r} cannot be a node's name: {problem}; choose one with --name")

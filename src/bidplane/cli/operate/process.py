@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 import uvloop
 from cyclopts import App
 
@@ -21,6 +20,7 @@ from bidplane.node import fleet as fleets
 from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.installation import Installation
 from bidplane.runtime.interpreter import tune
+from bidplane.runtime.logs import configure_logs
 from bidplane.runtime.supervision.supervisor import end_with_supervisor
 from bidplane.wiring.exchange import run_exchange
 from bidplane.wiring.node import run_node
@@ -90,14 +90,7 @@ def _inherit(data: Path, descriptor: int) -> tuple[Installation, Certificates, s
 
 
 def _run(work: Coroutine[Any, Any, None]) -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ]
-    )
+    configure_logs()
     end_with_supervisor()
     tune()
     uvloop.run(_until_terminated(work))
