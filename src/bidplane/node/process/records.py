@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from bidplane.core.pods.life import ContainerRun, Halt, PodStage
 from bidplane.kube.client import Object
 from bidplane.node.process.container.lineage import start_time
 from bidplane.node.process.volumes import tmpfs
+from bidplane.node.process.volumes.removal import remove_tree
 
 _LONGEST_MESSAGE = 4096
 _LOST = "The container could not be located when the node looked for it"
@@ -233,13 +233,13 @@ class PodFolder:
 
     def remove_old_attempts(self, container: str, keep: int = 2) -> None:
         for old in self.attempts(container)[:-keep]:
-            shutil.rmtree(old.folder, ignore_errors=True)
+            remove_tree(old.folder)
 
     def remove(self) -> None:
         if self.volumes.exists():
             for volume in self.volumes.iterdir():
                 tmpfs.unmount(volume)
-        shutil.rmtree(self.path, ignore_errors=True)
+        remove_tree(self.path)
 
 
 class Notes:

@@ -169,14 +169,33 @@ def _folder_usage(path: Path) -> tuple[int, int]:
     size, inodes = top.st_blocks * _BLOCK, {top.st_ino}
     folders = [os.fspath(path)]
     while folders:
-        with suppress(OSError), os.scandir(folders.pop()) as entries:
+        try:
+            size += _scan(folders.pop(), top.st_dev, inodes, folders)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # its owner removed or replaced it
+        except OSError:
+            # Too deep for a path, or closed to us: it may hold any amount, and a limit that it
+            # could hide from would be none.
+            state = os.statvfs(path)
+            return state.f_blocks * state.f_frsize, len(inodes)
+    return size, len(inodes)
+
+
+def _scan(folder: str, device: int, inodes: set[int], folders: list[str]) -> int:
+    """Return the bytes of a folder's entries that were not counted; add its folders to the list."""
+    size = 0
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        with os.scandir(descriptor) as entries:
             for entry in entries:
-                with suppress(OSError):
+                with suppress(FileNotFoundError):
                     info = entry.stat(follow_symlinks=False)
-                    if info.st_dev != top.st_dev or info.st_ino in inodes:
+                    if info.st_dev != device or info.st_ino in inodes:
                         continue  # mounted here, or a second name of a file
                     inodes.add(info.st_ino)
                     size += info.st_blocks * _BLOCK
                     if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-    return size, len(inodes)
+                        folders.append(f"{folder}/{entry.name}")
+    finally:
+        os.close(descriptor)
+    return size
