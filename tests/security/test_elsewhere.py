@@ -10,7 +10,7 @@ import pytest
 from bidplane.node.process.sandbox.confinement import find_bubblewrap
 from node.test_elsewhere import AS_SOMEBODY, PYTEST, ROOT, passed, shown
 
-FILES = ("claim_names", "host_paths", "subpaths", "exec")
+FILES = ("claim_names", "host_paths", "mount_points", "deep_folders", "subpaths", "exec")
 
 
 @pytest.mark.slow

@@ -91,6 +91,7 @@ def plan_launch(
         container_mounts.append(Mount(str(attempt.message_file), path))
     else:
         env["BIDPLANE_TERMINATION_LOG"] = str(attempt.message_file)
+    mounts.check_mount_points(container_mounts, root=image.root)
     limits = limits_of(spec, pids=settings.pids)
     group = settings.cgroups.make(f"{pod['metadata']['uid']}-{spec['name']}", limits)
     counted = "pids" in group.enforced or supplied.user is not None

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from bidplane.core.pods.files import File
 from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.process.container.images import read
-from bidplane.node.process.sandbox.filesystem import Mount
+from bidplane.node.process.sandbox.filesystem import Mount, resolve_links
 from bidplane.node.process.volumes import paths, tmpfs
 from bidplane.wire.names import subdomain_problems
 from bidplane.wire.quantity import parse as parse_quantity
@@ -218,6 +218,44 @@ def container_mounts(
         read_only = bool(wish.get("readOnly")) or source.read_only
         mounts.append(Mount(str(source.path), wish["mountPath"], read_only, inside))
     return mounts
+
+
+def check_mount_points(mounts: Sequence[Mount], *, root: str) -> None:
+    """
+    Raise `ConfigError` for a mount point below another volume that a link leads out of it.
+
+    Bubblewrap makes missing mount points while it still sees the machine's files, so such a link
+    would make it write there.
+    """
+    targets = [resolve_links(mount.target, root) for mount in mounts]
+    for index, target in enumerate(targets):
+        outer = _nearest(targets[:index], target)
+        if outer is None:
+            continue
+        volume = mounts[outer]
+        parts = [volume.inside] if volume.inside else []
+        for part in target[len(targets[outer]) :].strip("/").split("/"):
+            parts.append(part)
+            try:
+                os.close(paths.open_beneath(volume.source, "/".join(parts)))
+            except (FileNotFoundError, NotADirectoryError):
+                break  # it is made in the volume, or refused by the kernel
+            except OSError as error:
+                raise ConfigError(
+                    f"the mount path {mounts[index].target} leads out of the volume at"
+                    f" {volume.target}: it goes through a link there. Remove the link, or mount the"
+                    " volume somewhere else"
+                ) from error
+
+
+def _nearest(targets: Sequence[str], path: str) -> int | None:
+    """Return the index of the innermost of the targets that `path` lies below; None if none."""
+    above = [
+        (len(target), index)
+        for index, target in enumerate(targets)
+        if path.startswith(f"{target.rstrip('/')}/")
+    ]
+    return max(above)[1] if above else None
 
 
 def _prepare(volume: Path, inside: str, name: str) -> None:
