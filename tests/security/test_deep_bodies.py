@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ import pytest
 
 from bidplane.errors import ApiError
 from bidplane.plane.http.message import decode
-from bidplane.wire import depth
+from bidplane.wire import depth, yaml
 from bidplane.wire.patches.jsonpatch import json_patch
 
 DEEP = {
@@ -97,6 +98,35 @@ def test_a_deep_body_is_refused_and_ends_nothing(name: str) -> None:
         [sys.executable, "-c", DECODES, media], input=body, capture_output=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, b"400\n"), done.stderr.decode()[-500:]
+
+
+COSTLY = {
+    "a number in base 60": b"a: 1" + b":59" * 1_000_000,
+    "the same, by its tag": b'a: !!int "1' + b":59" * 1_000_000 + b'"',
+    "a fraction in base 60": b"a: 1" + b":59" * 1_000_000 + b".5",
+    "digits": b"a: " + b"9" * 3_000_000,
+    "hexadecimal digits": b"a: 0x" + b"f" * 3_000_000,
+    "digits after a point": b"a: 1." + b"9" * 3_000_000,
+    "many keys": b"".join(b"k%d: b\n" % n for n in range(240_000)),
+    "many items": b"[" + b"a," * 1_500_000 + b"]",
+    "many merges": b"w: &w {"
+    + b",".join(b"k%d: 1" % n for n in range(900))
+    + b"}\n".join(b"m%d: {<<: *w}\n" % n for n in range(900)),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_yaml_of_three_megabytes_holds_the_server_for_less_than_a_second(name: str) -> None:
+    before = time.thread_time()
+    with contextlib.suppress(ApiError):
+        decode(COSTLY[name], "application/yaml")
+    assert time.thread_time() - before < 1
+
+
+def test_yaml_numbers_are_those_of_kubernetes() -> None:
+    text = b"{a: 10, b: -0x1f, c: 0o17, d: 017, e: 1.5, f: 1_000, g: 1:30, h: 2026-11-18, i: 0b11}"
+    numbers = {"a": 10, "b": -31, "d": 15, "e": 1.5, "f": 1000, "i": 3}
+    assert yaml.load(b" " + text) == numbers | {"c": "0o17", "g": "1:30", "h": "2026-11-18"}
 
 
 def test_what_objects_have_is_not_too_deep() -> None:
