@@ -28,6 +28,14 @@ class Pattern:
     def __init__(self, pattern: str, compiled: Any) -> None:
         self.pattern, self._compiled = pattern, compiled
 
+    @property
+    def instructions(self) -> int:
+        """
+        The size of the compiled expression, such as 1,000 for `a{1000}`. A text may cost as many
+        steps for each of its characters.
+        """
+        return int(self._compiled.programsize)
+
     def matches(self, text: str) -> bool:
         """Return whether the expression matches anywhere in `text`."""
         return self._compiled.search(text) is not None

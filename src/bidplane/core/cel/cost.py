@@ -17,11 +17,16 @@ from typing import Any
 import msgspec
 
 from bidplane.core.cel.ast import CallNode, Const, Ident, ListNode, Loop, Node, Select
+from bidplane.wire import regex
 
 CHAR = 0.1  # as upstream: text is traversed that much faster than a step is made
 REGEX_CHAR = 0.25  # of a pattern, for each character of the text
 TURNS_LIMIT = 10_000  # the library's own, for one evaluation
 _HUGE = 1e15
+_SEARCHES = ("matches", "find", "findAll")
+# A text of a few characters, such as `(a{1,100}){1,100}`, is a program of many instructions. Of one
+# that is not written in the expression, the largest that the library compiles is assumed.
+_UNKNOWN_PATTERN = 50_000.0
 
 
 class ValueSize(msgspec.Struct, frozen=True):
@@ -79,7 +84,10 @@ class Estimate:
                 if node.function in ("_[_]", "_[?_]", "_?._"):
                     return self._index(node, sizes)
                 parts = [self._walk(arg, sizes) for arg in node.args]
-                cost, result_size = _call(node.function, [size for _, size in parts])
+                arg_sizes = [size for _, size in parts]
+                if node.function in _SEARCHES and len(node.args) > 1:
+                    arg_sizes[1] = ValueSize(1.0, _pattern_size(node.args[1], arg_sizes[1]))
+                cost, result_size = _call(node.function, arg_sizes)
                 total = sum(spent for spent, _ in parts) + cost
                 return min(total, _HUGE), ValueSize(
                     min(result_size.nodes, _HUGE),
@@ -123,6 +131,16 @@ class Estimate:
             grown = start
         closing, result = self._walk(loop.result, {**sizes, loop.total: grown})
         return min(cost + spent + turns * (condition + step + 1) + closing, _HUGE), result
+
+
+def _pattern_size(node: Node, size: ValueSize) -> float:
+    """Return the size of a regular expression: its text's, or its program's if that is larger."""
+    if not isinstance(node, Const) or node.text is None:
+        return max(size.chars, _UNKNOWN_PATTERN)
+    try:
+        return max(size.chars, float(regex.compile(node.text).instructions))
+    except regex.BadPattern:
+        return size.chars  # it fails at once
 
 
 def _call(function: str, sizes: list[ValueSize]) -> tuple[float, ValueSize]:

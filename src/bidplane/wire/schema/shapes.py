@@ -209,6 +209,7 @@ _RULES = (
     "oneOf",
     "not",
 )
+_COMBINATIONS = ("allOf", "anyOf", "oneOf", "not")  # their values are shapes, or lists of these
 
 
 def custom(schema: Mapping[str, Any]) -> SchemaNode:
@@ -247,6 +248,12 @@ def _structural(schema: Mapping[str, Any]) -> SchemaNode:
     if schema.get("pattern"):
         shape.pattern = _pattern(schema["pattern"])
     shape.rules = {name: schema[name] for name in _RULES if schema.get(name) is not None}
+    for name in _COMBINATIONS:
+        if branches := shape.rules.get(name):
+            single = isinstance(branches, Mapping)
+            shape.rules[name] = (
+                _structural(branches) if single else tuple(map(_structural, branches))
+            )
     shape.list_type = schema.get("x-kubernetes-list-type") or ""
     shape.map_type = schema.get("x-kubernetes-map-type") or ""
     shape.list_map_keys = tuple(schema.get("x-kubernetes-list-map-keys") or ())
@@ -277,5 +284,5 @@ def uses_cel(schema: Any) -> bool:
 
 
 def custom_part(schema: Mapping[str, Any]) -> SchemaNode:
-    """A branch of allOf, anyOf, oneOf or not: a shape without metadata of its own."""
+    """A part of a CRD's schema: a shape without metadata of its own."""
     return _structural(schema)

@@ -11,6 +11,33 @@ from bidplane.wire.schema import formats, shapes
 from bidplane.wire.schema.shapes import SchemaNode
 from bidplane.wire.status import Cause
 
+# The work that one object may cause, in steps of about 10 ns: a second at most. Agents write
+# schemas, too: an expression of thousands of instructions, or an enum of thousands of words.
+STEPS_LIMIT = 100_000_000
+_VISIT = 200  # steps to look at a value
+_TEXT = 20  # steps for each character of a message
+
+
+class TooCostlyError(Exception):
+    """Raised when the steps of an object are used up."""
+
+
+class _Causes(list[Cause]):
+    """The violations found so far, and the steps that are left."""
+
+    def __init__(self, left: list[int]) -> None:
+        super().__init__()
+        self.left = left
+
+    def spend(self, steps: int) -> None:
+        self.left[0] -= steps
+        if self.left[0] < 0:
+            raise TooCostlyError
+
+    def append(self, cause: Cause) -> None:
+        self.spend(_TEXT * len(cause.message))
+        super().append(cause)
+
 
 def problems(
     value: Any, shape: SchemaNode, path: str = "", *, passed: Collection[str] = ()
@@ -18,18 +45,27 @@ def problems(
     """
     Return every violation of `shape` by `value`, whose types were checked before.
 
-    The fields in `passed` are known to be valid.
+    The fields in `passed` are known to be valid. An object whose check takes too many steps is
+    refused.
     """
-    causes: list[Cause] = []
-    _check(value, shape, path, causes, passed)
+    causes = _Causes([STEPS_LIMIT])
+    try:
+        _check(value, shape, path, causes, passed)
+    except TooCostlyError:
+        message = (
+            "Forbidden: to check the object takes too long. Send a smaller one, or simplify the"
+            " patterns, enums and combinations of its schema"
+        )
+        return [Cause(message, path, "FieldValueForbidden")]
     return causes
 
 
 def _check(
-    value: Any, shape: SchemaNode, path: str, causes: list[Cause], passed: Collection[str] = ()
+    value: Any, shape: SchemaNode, path: str, causes: _Causes, passed: Collection[str] = ()
 ) -> None:
     if value is None:
         return
+    causes.spend(_VISIT + 4 * len(shape.enum) + 20 * len(shape.required))
     # To Go an empty enum is an absent one; whether it is required is the kind's own rule.
     if shape.enum and value not in shape.enum and not (shape.builtin and value == ""):
         # Upstream sorts its own, and leaves a definition's in their order.
@@ -47,11 +83,10 @@ def _check(
     prefix = f"{path}." if path else ""
     if type(value) is dict or isinstance(value, Mapping):
         if not shape.builtin:
-            causes.extend(
-                Cause("Required value", f"{prefix}{name}", "FieldValueRequired")
-                for name in shape.required
-                if name not in value
-            )
+            for name in shape.required:
+                if name not in value:
+                    field = f"{prefix}{name}"
+                    causes.append(Cause("Required value", field, "FieldValueRequired"))
         for name, item in value.items():
             child = shape.fields.get(name) or shape.values
             if child is not None and child.needs_validation and name not in passed:
@@ -63,7 +98,7 @@ def _check(
         _unique(value, shape, path, causes)
 
 
-def _unique(value: list[Any], shape: SchemaNode, path: str, causes: list[Cause]) -> None:
+def _unique(value: list[Any], shape: SchemaNode, path: str, causes: _Causes) -> None:
     if shape.list_type == "map" and not shape.builtin:
         keys = [tuple(str(item.get(key)) for key in shape.list_map_keys) for item in value]
     elif shape.list_type == "set" and not shape.builtin:
@@ -78,15 +113,17 @@ def _unique(value: list[Any], shape: SchemaNode, path: str, causes: list[Cause])
         earlier.add(key)
 
 
-def _rules(value: Any, shape: SchemaNode, path: str, causes: list[Cause]) -> None:
+def _rules(value: Any, shape: SchemaNode, path: str, causes: _Causes) -> None:
     def say(rule: str, offender: Any = value) -> None:
         text = _quoted(offender) if isinstance(offender, str) else str(offender)
         causes.append(Cause(f"Invalid value: {text}: {path} in body {rule}", path))
 
     rules = shape.rules
     if isinstance(value, str):
-        if shape.pattern and not shape.pattern.matches(value):
-            say(f"should match '{shape.pattern.pattern}'")
+        if shape.pattern:
+            causes.spend(shape.pattern.instructions * (len(value) + 1))
+            if not shape.pattern.matches(value):
+                say(f"should match '{shape.pattern.pattern}'")
         if len(value) < rules.get("minLength", 0):
             say(f"should be at least {rules['minLength']} chars long")
         if "maxLength" in rules and len(value) > rules["maxLength"]:
@@ -139,13 +176,17 @@ def _bounds(value: float, rules: Mapping[str, Any], say: Any) -> None:
         say(f"should be a multiple of {step}")
 
 
-def _combinations(value: Any, rules: Mapping[str, Any], path: str, causes: list[Cause]) -> None:
-    def fits(schema: Mapping[str, Any]) -> bool:
-        shape = shapes.custom_part(schema)
-        return _typed(value, shape) and not problems(value, shape, path)
+def _combinations(value: Any, rules: Mapping[str, Any], path: str, causes: _Causes) -> None:
+    def fits(shape: SchemaNode) -> bool:
+        causes.spend(_VISIT)
+        if not _typed(value, shape):
+            return False
+        inner = _Causes(causes.left)
+        _check(value, shape, path, inner)
+        return not inner
 
-    for schema in rules.get("allOf", ()):
-        causes.extend(problems(value, shapes.custom_part(schema), path))
+    for shape in rules.get("allOf", ()):
+        _check(value, shape, path, causes)
     if rules.get("anyOf") and not any(map(fits, rules["anyOf"])):
         causes.append(
             Cause(f"Invalid value: {path} in body must validate at least one schema (anyOf)", path)
