@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from bidplane.core import cel
-from bidplane.wire.schema import shapes, validate
+from bidplane.errors import ApiError
+from bidplane.plane.admission import rules
+from bidplane.wire import protobuf
+from bidplane.wire.schema import crds, decode, shapes, validate
 
 SECONDS = 3.0  # of CPU; each took minutes, and a busy machine counts more
 LARGE = "^(a?){1000}(a{1000})b$"
@@ -81,6 +84,65 @@ def test_what_is_ordinary_is_checked() -> None:
     (cause,) = check({"type": "integer", "not": {"enum": [3]}}, [1, 2, 3])
     assert cause.field == "l[2]"
     assert check({"type": "integer", "not": {}}, [1]) == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {f"p{number}": {"type": "string", "default": "x"} for number in range(3000)},
+        {"p": {"type": "string", "default": "x" * 100_000}},
+        {"p": {"type": "object", "default": dict.fromkeys(WORDS[:5000], 1)}},
+    ],
+)
+def test_defaults_make_no_large_object(fields: dict[str, Any]) -> None:
+    items = {"type": "object", "properties": fields}
+    shape = shapes.custom({"properties": {"l": {"type": "array", "items": items}}})
+    before = time.thread_time()
+    with pytest.raises(ApiError) as refused:
+        decode.clean({"l": [{}] * 20_000}, shape, decode.DecodeReport())
+    assert refused.value.code == 413
+    assert time.thread_time() - before < SECONDS
+    assert decode.clean({"l": [{}]}, shape, decode.DecodeReport())["l"][0]
+
+
+def _definition(**more: Any) -> dict[str, Any]:
+    names = {"plural": "things", "kind": "Thing"}
+    spec = {"group": "a.test", "names": names, "scope": "Cluster", **more}
+    return {"metadata": {"name": "things.a.test"}, "spec": spec}
+
+
+def _version(name: str, **schema: Any) -> dict[str, Any]:
+    whole = {"openAPIV3Schema": {"type": "object", **schema}}
+    return {"name": name, "served": True, "storage": name == "v0", "schema": whole}
+
+
+def test_a_definition_has_so_many_versions_and_no_more() -> None:
+    few = [_version(f"v{number}") for number in range(crds.VERSIONS_LIMIT)]
+    assert crds.problems(_definition(versions=few)) == []
+    (cause,) = crds.problems(_definition(versions=[*few, _version("other")]))
+    assert cause.message == "Too many: 51: must have at most 50 items"
+
+
+def test_a_definition_has_so_many_rules_and_no_more() -> None:
+    """Each takes milliseconds to compile, however short it is: 2,000 held the server for 10 s."""
+    count = cel.SOURCES_LIMIT // cel.SOURCE_LEAST
+    listed = [{"rule": f"self.a != 'x' || {number} > 0"} for number in range(count + 1)]
+    fields = {"a": {"type": "string", "maxLength": 9}}
+    before = time.thread_time()
+    version = _version("v0", properties=fields, **{"x-kubernetes-validations": listed})
+    (cause,) = rules.problems(_definition(versions=[version]))
+    assert cause.reason == "FieldValueTooLong"
+    assert time.thread_time() - before < SECONDS
+
+
+def test_a_body_of_protobuf_has_so_many_fields_and_no_more() -> None:
+    envelope = b"k8s\x00\x0a\x0f\x0a\x02v1\x12\x09ConfigMap"
+    before = time.thread_time()
+    for body in (envelope + b"\x0a\x00" * 1_500_000, envelope + b"\x22\x00" * 1_500_000):
+        with pytest.raises(protobuf.ProtobufError, match="more than 200000 fields"):
+            protobuf.decode(body)
+    assert time.thread_time() - before < SECONDS
+    assert protobuf.decode(envelope)["kind"] == "ConfigMap"
 
 
 @pytest.mark.parametrize(

@@ -59,12 +59,17 @@ def _message(name: str) -> MessageType:
     return msgspec.convert(data.protobuf()["messages"][name], MessageType, strict=False)
 
 
+FIELDS_LIMIT = 200_000  # of a body, at 3 µs each
+_fields_left = [FIELDS_LIMIT]  # of the body that is being decoded
+
+
 def is_protobuf(body: bytes) -> bool:
     return body.startswith(MAGIC)
 
 
 def decode(body: bytes) -> dict[str, Any]:
     """The object in `body`, with its apiVersion and kind. Raises `ProtobufError`."""
+    _fields_left[0] = FIELDS_LIMIT
     return _decode(body, 0)
 
 
@@ -92,6 +97,9 @@ def split(view: memoryview | bytes) -> _Wire:
     wire: _Wire = {}
     position, end = 0, len(view)
     while position < end:
+        _fields_left[0] -= 1
+        if _fields_left[0] < 0:
+            raise ProtobufError(f"it has more than {FIELDS_LIMIT} fields; send it as JSON")
         key, position = _varint(view, position)
         number, form = key >> 3, key & 7
         value: int | bytes

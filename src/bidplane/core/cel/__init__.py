@@ -30,6 +30,9 @@ from bidplane.core.cel.functions import functions
 SOURCE_LIMIT = 16 << 10  # characters
 # Of all expressions of one object, each counted once: compiling them takes half a second.
 SOURCES_LIMIT = 64 << 10
+SOURCE_LEAST = (
+    200  # characters that an expression counts as: also a short one takes 2 ms to compile
+)
 COST_LIMIT = 1_000_000  # of one evaluation, estimated from above; upstream's for what it counts
 # Of all rules that one object is asked: half a second here; upstream's are 10,000,000.
 OBJECT_COST_LIMIT = 4_000_000
@@ -49,12 +52,12 @@ class CelError(Exception):
 
 def too_long(sources: Iterable[str]) -> str:
     """Return why these expressions are too much for one object; an empty text if they are not."""
-    size = sum(map(len, set(sources)))
+    size = sum(max(len(source), SOURCE_LEAST) for source in set(sources) if source)
     if size <= SOURCES_LIMIT:
         return ""
     return (
         f"Too long: the CEL expressions of one object may have at most {SOURCES_LIMIT} characters"
-        f" in all, these have {size}"
+        f" in all, these have {size}; each counts as {SOURCE_LEAST} or more"
     )
 
 

@@ -24,6 +24,9 @@ _AGE = Column(name="Age", type="date", path=".metadata.creationTimestamp")
 _NAME = Column(name="Name", format="name")
 
 
+VERSIONS_LIMIT = 50
+
+
 def default(crd: dict[str, Any]) -> None:
     """Set the defaults that apiextensions sets."""
     spec = crd.setdefault("spec", {})
@@ -77,6 +80,11 @@ def problems(crd: Mapping[str, Any]) -> list[Cause]:
             "spec.versions",
             "Invalid value: must have exactly one version marked as storage version",
         )
+    if len(versions) > VERSIONS_LIMIT:
+        # Each is a kind of its own in discovery and OpenAPI.
+        message = f"Too many: {len(versions)}: must have at most {VERSIONS_LIMIT} items"
+        say("spec.versions", message, "FieldValueTooMany")
+        return causes
     for at, version in enumerate(versions):
         schema = (version.get("schema") or {}).get("openAPIV3Schema")
         field = f"spec.versions[{at}].schema.openAPIV3Schema"

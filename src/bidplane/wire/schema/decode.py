@@ -30,7 +30,7 @@ from bidplane.wire.schema.shapes import (
     TIME,
     SchemaNode,
 )
-from bidplane.wire.status import Cause
+from bidplane.wire.status import Cause, too_large
 
 DEPTH_LIMIT = 128
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -52,6 +52,9 @@ _DECODERS: Mapping[str, Callable[[Any], Any]] = {
 }
 
 
+DEFAULTS_LIMIT = 3 << 20  # bytes: a short list may stand for any number of them
+
+
 class DecodeReport:
     """
     The findings of one walk: fields the kind does not have, values its schema does not allow.
@@ -63,6 +66,13 @@ class DecodeReport:
     def __init__(self) -> None:
         self.unknown: list[str] = []
         self.wrong: list[Cause] = []
+        self._defaults = 0  # bytes
+
+    def count_default(self, size: int) -> None:
+        """Count the bytes of a default; raises 413 for more than any object may have."""
+        self._defaults += size
+        if self._defaults > DEFAULTS_LIMIT:
+            raise too_large(DEFAULTS_LIMIT)
 
 
 def clean(
@@ -213,8 +223,9 @@ def _object(
         if name in fields and shape.builtin:
             error.enter(shape.definition, name)
         raise
-    for name, child in shape.defaulted:
+    for name, child, size in shape.defaulted:
         if name not in cleaned:
+            report.count_default(size)
             cleaned[name] = clean(child.default, child, report, f"{prefix}{name}", depth + 1)
     return cleaned
 

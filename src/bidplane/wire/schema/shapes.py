@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from bidplane.wire import data, regex
 
 ANY, OBJECT, ARRAY, STRING = "any", "object", "array", "string"
@@ -83,15 +85,17 @@ class SchemaNode:
         self.list_type = ""
         self.list_map_keys: tuple[str, ...] = ()
         self.map_type = ""  # "atomic": applied whole
-        self._defaulted: tuple[tuple[str, SchemaNode], ...] | None = None
+        self._defaulted: tuple[tuple[str, SchemaNode, int], ...] | None = None
         self._needs_validation: bool | None = None
 
     @property
-    def defaulted(self) -> tuple[tuple[str, SchemaNode], ...]:
-        """The fields that have a default: few of the dozens a kind has."""
+    def defaulted(self) -> tuple[tuple[str, SchemaNode, int], ...]:
+        """The fields that have a default, and the bytes of each: few of the dozens a kind has."""
         if self._defaulted is None:
             self._defaulted = tuple(
-                (name, child) for name, child in self.fields.items() if child.default is not None
+                (name, child, len(name) + len(msgspec.json.encode(child.default)))
+                for name, child in self.fields.items()
+                if child.default is not None
             )
         return self._defaulted
 

@@ -11,9 +11,9 @@ from bidplane.wire.schema import formats, shapes
 from bidplane.wire.schema.shapes import SchemaNode
 from bidplane.wire.status import Cause
 
-# The work that one object may cause, in steps of about 10 ns: a second at most. Agents write
+# The work that one object may cause, in steps of about 10 ns: half a second. Agents write
 # schemas, too: an expression of thousands of instructions, or an enum of thousands of words.
-STEPS_LIMIT = 100_000_000
+STEPS_LIMIT = 50_000_000
 _VISIT = 200  # steps to look at a value
 _TEXT = 20  # steps for each character of a message
 
