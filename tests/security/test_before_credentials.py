@@ -188,3 +188,23 @@ def test_a_full_table_of_descriptors_refuses_and_recovers(tmp_path: Path) -> Non
         first.close()
 
     _served(tmp_path, story, Bounds(total=100, per_address=100, per_loopback_address=100))
+
+
+@pytest.mark.parametrize("rest", [b"x" * (3 * connection.HEAD_BYTES), REQUEST])
+def test_a_body_after_its_answer_gets_no_answer_of_its_own(tmp_path: Path, rest: bytes) -> None:
+    """A second one, 431, was taken for that of the client's next request."""
+
+    async def story(connect: Connect, port: int) -> None:
+        reader, writer = await connect()
+        writer.write(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 999999\r\n\r\n")
+        answer = await reader.readuntil(b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 204")
+        for start in range(0, len(rest), 1 << 14):
+            writer.write(rest[start : start + (1 << 14)])
+            await asyncio.sleep(0)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(2 if len(rest) > connection.HEAD_BYTES else 0.2):
+                assert await reader.read(1) == b""
+        writer.close()
+
+    _served(tmp_path, story)

@@ -85,6 +85,7 @@ class HttpConnection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _is_head_too_large = False
     _unfinished = 0  # bytes of a head that has not ended
+    _has_body_to_come = False  # the request's head has arrived, and its end has not
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -122,7 +123,11 @@ class HttpConnection(HttpToolsProtocol):
         self._refuse(408, "Request Timeout", f"no whole request in {HEAD_SECONDS:.0f} seconds")
 
     def _refuse(self, code: int, reason: str, message: str) -> None:
-        if not self.transport.is_closing():
+        if self._is_answered_early():
+            # The rest of a body that nobody reads. It has its answer: a second one would be taken
+            # for that of the next request.
+            self.transport.close()
+        elif not self.transport.is_closing():
             body = f"{message}\n".encode()
             head = (
                 f"HTTP/1.1 {code} {reason}\r\ncontent-type: text/plain; charset=utf-8\r\n"
@@ -130,6 +135,10 @@ class HttpConnection(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
             self.transport.close()
+
+    def _is_answered_early(self) -> bool:
+        """Return whether a request was answered before all of its body had arrived."""
+        return self._has_body_to_come and self.cycle is not None and self.cycle.response_complete
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
@@ -140,6 +149,10 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._head_bytes = 0
         super().on_message_begin()
+
+    def on_message_complete(self) -> None:
+        self._has_body_to_come = False
+        super().on_message_complete()
 
     def on_url(self, url: bytes) -> None:
         self._count_head(len(url))
@@ -156,6 +169,7 @@ class HttpConnection(HttpToolsProtocol):
         if protocol is not None:
             extensions[UPGRADE] = Upgrade(self, protocol.decode("latin-1"))
         self.scope["extensions"] = extensions
+        self._has_body_to_come = True
         super().on_headers_complete()
         self.cycle.transport = _HeadBufferingTransport(self.transport, self.loop)  # type: ignore[assignment]
 
