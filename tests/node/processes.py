@@ -32,7 +32,8 @@ from bidplane.wiring.node import ProcessNode
 from bidplane.wiring.server import crds_for
 
 SPACE = "work"
-WITHIN = 60.0  # a busy machine is not a fault
+# A busy machine is not a fault, nor is a kernel in a kernel.
+WITHIN = float(os.environ.get("BIDPLANE_TEST_WITHIN", "60"))
 IMAGES = Images(images={"tools": Image(), "tools:*": Image()})
 
 

@@ -85,6 +85,7 @@ def test_cores_are_what_was_used_between_two_looks():
 @pytest.mark.parametrize("counted", ["cgroups", "proc"])
 def test_time_and_memory_are_those_of_the_processes(box, counted):
     async def story(box):
+        began = box.clock.now()
         await box.create(
             "burns",
             "/usr/bin/python3",
@@ -100,7 +101,8 @@ def test_time_and_memory_are_those_of_the_processes(box, counted):
         use = await box.node.runtime.meter.read(disks=True)
         [pod] = use.pods
         [container] = pod.containers
-        longest = (container.sample.at - container.started) * os.cpu_count() + 1
+        # Since before it was asked for: the sandbox takes time before it says that it has started.
+        longest = (container.sample.at - began) * os.cpu_count() + 0.1
         assert 0.4 <= container.sample.cpu_seconds < longest
         assert 60e6 < container.sample.working_set < 200e6
         assert container.sample.at >= container.started > 0

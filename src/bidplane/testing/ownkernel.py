@@ -106,8 +106,7 @@ def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) 
         init.chmod(0o755)
         command = [str(program), f"mem={megabytes}M", "rootfstype=hostfs", "rootflags=/", "ro"]
         command += [f"init={init}", f"uml_dir={folder}", "con=null", "con0=null,fd:1", "quiet"]
-        # Its memory is a file: fast if that is itself in memory.
-        memory = "/dev/shm" if Path("/dev/shm").is_dir() else folder
+        memory = _memory_folder(megabytes) or folder
         completed = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
@@ -122,6 +121,19 @@ def run(script: str, *, cwd: Path, megabytes: int = 1024, timeout: float = 300) 
     if exit_line is None:
         raise KernelError(f"the kernel ended before its script: {output[-2000:]}")
     return int(exit_line[1]), output
+
+
+def _memory_folder(megabytes: int) -> str:
+    """
+    Return the folder for the kernel's memory, which is a file: fast if that is itself in memory.
+
+    Empty if there is no room for all of it: the kernel would end in the middle of its script.
+    """
+    try:
+        state = os.statvfs("/dev/shm")
+    except OSError:
+        return ""
+    return "/dev/shm" if state.f_bavail * state.f_frsize > megabytes << 20 else ""
 
 
 def main() -> int:

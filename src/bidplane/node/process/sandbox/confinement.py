@@ -34,6 +34,7 @@ from bidplane.node.process.sandbox.filesystem import Mount
 # container's: with its LD_PRELOAD they would run the container's code with our rights.
 _OUTSIDE = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _FILTER = seccomp.program()
+_TRIAL_SECONDS = 60.0  # a busy machine must not be taken for one without a sandbox
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,7 +83,7 @@ def find_bubblewrap() -> str | None:
         done = subprocess.run(
             [*_as_nobody(), *trial, "--proc", "/proc", "--dev", "/dev", "true"],
             capture_output=True,
-            timeout=10,
+            timeout=_TRIAL_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
