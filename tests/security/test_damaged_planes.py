@@ -13,7 +13,9 @@ from bidplane.api.kinds import CONFIG_MAP
 from bidplane.errors import Unavailable
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.plane.planes import check_keys
 from bidplane.runtime.identity.credentials import Tokens
+from bidplane.storage.sealing import Sealing
 
 
 def _opened(folder: Path) -> Planes:
@@ -121,6 +123,25 @@ def test_a_plane_of_an_earlier_release_has_no_mark(tmp_path: Path) -> None:
         planes = _opened(tmp_path)
         assert len((await planes.client("lab").list(CONFIG_MAP)).items) >= 30
         assert (tmp_path / "lab" / "plane.db-revision").exists()
+        await planes.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("damage", [_empty, _lost, _cut, _without_log, _garbage])
+def test_an_installation_starts_with_a_damaged_plane(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """`bidplane up` looks into every plane for keys that are missing: it ended with a traceback."""
+
+    async def story() -> None:
+        await _fill(tmp_path)
+        damage(tmp_path / "lab")
+        check_keys(tmp_path, Sealing())
+        planes = _opened(tmp_path)
+        assert len((await planes.client("neighbour").list(CONFIG_MAP)).items) >= 30
+        with pytest.raises(Unavailable, match=r"plane\.db"):
+            await planes.create("lab", uid="uid-of-lab")
         await planes.close()
 
     asyncio.run(story())

@@ -12,6 +12,7 @@ opens it again. Controllers that follow planes in this process learn of that by 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import secrets
@@ -395,10 +396,12 @@ class Planes:
 def check_keys(root: Path, sealing: Sealing) -> None:
     """Raise `Sealed` if a plane below `root` was encrypted with a key that is missing."""
     for path in sorted(root.glob(f"[!.]*/{FILE}")):
-        journal = Journal(path, sealing=sealing)
-        try:
-            journal.check_keys()
-        except Sealed as error:
-            raise Sealed(f"the plane {path.parent.name!r}: {error}") from None
-        finally:
-            journal.close()
+        # A damaged plane is refused by name when it is used; the others do not wait for it.
+        with contextlib.suppress(PlaneDamaged, apsw.Error):
+            journal = Journal(path, sealing=sealing)
+            try:
+                journal.check_keys()
+            except Sealed as error:
+                raise Sealed(f"the plane {path.parent.name!r}: {error}") from None
+            finally:
+                journal.close()
