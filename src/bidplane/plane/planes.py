@@ -397,7 +397,7 @@ def check_keys(root: Path, sealing: Sealing) -> None:
     """Raise `Sealed` if a plane below `root` was encrypted with a key that is missing."""
     for path in sorted(root.glob(f"[!.]*/{FILE}")):
         # A damaged plane is refused by name when it is used; the others do not wait for it.
-        with contextlib.suppress(PlaneDamaged, apsw.Error):
+        with contextlib.suppress(PlaneDamaged, DatabaseError):
             journal = Journal(path, sealing=sealing)
             try:
                 journal.check_keys()

@@ -25,13 +25,13 @@ class TooCostlyError(Exception):
 class _Causes(list[Cause]):
     """The violations found so far, and the steps that are left."""
 
-    def __init__(self, left: list[int]) -> None:
+    def __init__(self, steps_left: list[int]) -> None:
         super().__init__()
-        self.left = left
+        self.steps_left = steps_left
 
     def spend(self, steps: int) -> None:
-        self.left[0] -= steps
-        if self.left[0] < 0:
+        self.steps_left[0] -= steps
+        if self.steps_left[0] < 0:
             raise TooCostlyError
 
     def append(self, cause: Cause) -> None:
@@ -181,7 +181,7 @@ def _combinations(value: Any, rules: Mapping[str, Any], path: str, causes: _Caus
         causes.spend(_VISIT)
         if not _typed(value, shape):
             return False
-        inner = _Causes(causes.left)
+        inner = _Causes(causes.steps_left)
         _check(value, shape, path, inner)
         return not inner
 
