@@ -14,7 +14,7 @@ from bidplane.api.kinds import (
     SERVICE_ACCOUNT,
     VOLUME_CLAIM,
 )
-from bidplane.controllers.copies import LOOK_SECONDS
+from bidplane.controllers.syncer.dependencies import LOOK_SECONDS
 from bidplane.core.hosting.translation import host_name, tokens_name
 from bidplane.plane.identity import accounts
 from bidplane.runtime.identity.credentials import Tokens

@@ -146,7 +146,7 @@ def test_a_handler_with_a_bug_is_told_of_and_the_caches_stay_true(logs):
         recorder.planes.on_change(BID, lambda plane, event, obj: obj["no such field"])
         recorder.planes.open("a")
         await asyncio.sleep(1)
-        recorder.driver.server("a", BID).put("bid")
+        recorder.driver.server("a", BID).put("bid", spec={"gpus": 1})
         await asyncio.sleep(1)
         recorder.driver.server("a", POD).put("pod")
         await asyncio.sleep(1)

@@ -18,7 +18,7 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
 )
-from bidplane.controllers.beside import CompanionDeviceClaims
+from bidplane.controllers.lease.companions import CompanionDeviceClaims
 from bidplane.ledger.records import Lease, wallet_of
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.sim.world import World

@@ -31,6 +31,7 @@ RELATIVE_DOCSTRINGS_LIMIT = 0
 FILES_IN_A_FOLDER_LIMIT = 16
 SHARED_CLASS_NAMES_LIMIT = 0
 ANY_OUTSIDE_WIRE_LIMIT = 12.0  # per 1,000 lines
+UNTYPED_OBJECTS_IN_CONTROLLERS_LIMIT = 4.1  # percent of annotations
 
 
 @cache
@@ -118,3 +119,31 @@ def test_types_are_declared() -> None:
     )
     per_thousand = 1000 * count / lines
     assert per_thousand <= ANY_OUTSIDE_WIRE_LIMIT, f"{per_thousand:.1f} uses of Any per 1,000 lines"
+
+
+def _annotations(tree: ast.Module) -> Iterator[ast.expr]:
+    """The annotations of parameters, results and variables."""
+    for node in ast.walk(tree):
+        annotation: ast.expr | None = None
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            annotation = node.returns
+        elif isinstance(node, ast.arg | ast.AnnAssign):
+            annotation = node.annotation
+        if annotation is not None:
+            yield annotation
+
+
+def test_controllers_use_structs_and_views() -> None:
+    """`Object` is JSON of any kind: a reader cannot tell what is in it."""
+    annotations = [
+        annotation
+        for path, _, tree in _modules()
+        if path.startswith("controllers/")
+        for annotation in _annotations(tree)
+    ]
+    untyped = sum(
+        any(isinstance(node, ast.Name) and node.id == "Object" for node in ast.walk(annotation))
+        for annotation in annotations
+    )
+    percent = 100 * untyped / len(annotations)
+    assert percent <= UNTYPED_OBJECTS_IN_CONTROLLERS_LIMIT, f"{percent:.1f} % are Object"

@@ -11,6 +11,7 @@ import hashlib
 from typing import Literal
 
 from bidplane.api.kinds import EVENT
+from bidplane.api.reading import OurObject
 from bidplane.api.times import rfc3339
 from bidplane.errors import AlreadyExists, ApiError
 from bidplane.kube.client import KubeClient, Object
@@ -27,14 +28,15 @@ class Recorder:
     async def record(
         self,
         client: KubeClient,
-        about: Object,
+        about: Object | OurObject,
         reason: str,
         message: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
     ) -> None:
         """Write an Event about an object, or raise the count of an identical one."""
-        metadata = about["metadata"]
+        json = about.json if isinstance(about, OurObject) else about
+        metadata = json["metadata"]
         uid = metadata.get("uid", "")
         digest = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
         name = f"{metadata['name'][:200].rstrip('-.')}.{digest}"
@@ -45,8 +47,8 @@ class Recorder:
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "involvedObject": {
-                "apiVersion": about.get("apiVersion", "v1"),
-                "kind": about["kind"],
+                "apiVersion": json.get("apiVersion", "v1"),
+                "kind": json["kind"],
                 "name": metadata["name"],
                 "namespace": metadata.get("namespace", ""),
                 "uid": uid,

@@ -11,19 +11,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 import msgspec
 
 from bidplane.api.agent import PlaneLimits
-from bidplane.api.kinds import Kind
+from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POOL, RESOURCE_SLICE, Kind
+from bidplane.api.reading import (
+    Agent,
+    Bid,
+    GPULease,
+    Invalid,
+    Pool,
+    read_agent,
+    read_bid,
+    read_lease,
+    read_pool,
+)
+from bidplane.api.views import Node, Pod, ResourceSlice
 from bidplane.errors import ApiError
 from bidplane.kube.client import EventType, FollowingClient, KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.informer import Handler, Informer, notify_all
 from bidplane.machinery.noting import CachingClient
+from bidplane.machinery.typed import Read, T, TypedCache
 
 PlaneHandler = Callable[[str, EventType, Object], None]
+TypedPlaneHandler = Callable[[str, EventType, T], None]
 
 
 class PlaneReference(msgspec.Struct, frozen=True):
@@ -47,6 +61,17 @@ class PlaneDriver(Protocol):
     def client(self, name: str) -> KubeClient: ...
 
 
+_READERS: dict[Kind, Callable[[Object], Any]] = {
+    AGENT: read_agent,
+    POOL: read_pool,
+    BID: read_bid,
+    GPU_LEASE: read_lease,
+    POD: Pod,
+    NODE: Node,
+    RESOURCE_SLICE: ResourceSlice,
+}
+
+
 class PlaneCache:
     """One plane: a client to write with, and informers to read from."""
 
@@ -56,9 +81,45 @@ class PlaneCache:
         self._uncached = client
         self.client: KubeClient = CachingClient(client, self._informers)
         self._synced = False
+        # Created first, so that their objects are current when a handler is called.
+        self._typed = {
+            kind: TypedCache(self._informers[kind], read)
+            for kind, read in _READERS.items()
+            if kind in self._informers
+        }
 
     def __getitem__(self, kind: Kind) -> Informer:
         return self._informers[kind]
+
+    # The kinds that are read often, as structs and views.
+
+    @property
+    def agents(self) -> TypedCache[Agent]:
+        return self._typed[AGENT]
+
+    @property
+    def pools(self) -> TypedCache[Pool]:
+        return self._typed[POOL]
+
+    @property
+    def bids(self) -> TypedCache[Bid]:
+        return self._typed[BID]
+
+    @property
+    def leases(self) -> TypedCache[GPULease]:
+        return self._typed[GPU_LEASE]
+
+    @property
+    def pods(self) -> TypedCache[Pod]:
+        return self._typed[POD]
+
+    @property
+    def nodes(self) -> TypedCache[Node]:
+        return self._typed[NODE]
+
+    @property
+    def slices(self) -> TypedCache[ResourceSlice]:
+        return self._typed[RESOURCE_SLICE]
 
     @property
     def synced(self) -> bool:
@@ -121,13 +182,28 @@ class PlaneCaches:
         self._opened: list[Callable[[str], None]] = []
         self._asleep: set[str] = set()
 
-    def on_change(self, kind: Kind, handler: PlaneHandler) -> None:
+    @overload
+    def on_change(self, kind: Kind, handler: PlaneHandler) -> None: ...
+
+    @overload
+    def on_change(self, kind: Kind, handler: TypedPlaneHandler[T], *, read: Read[T]) -> None: ...
+
+    def on_change(
+        self,
+        kind: Kind,
+        handler: Callable[[str, EventType, Any], None],
+        *,
+        read: Callable[[Object], Any] | None = None,
+    ) -> None:
         """
         Register a handler for changes in open planes; it gets all objects when a plane opens.
 
-        Must be called before the first plane is opened.
+        With `read`, the handler gets structs or views, and nothing of what cannot be read. Must be
+        called before the first plane is opened.
         """
-        self._handlers.setdefault(kind, []).append(handler)
+        self._handlers.setdefault(kind, []).append(
+            handler if read is None else _reading(read, handler)
+        )
 
     def on_open(self, handler: Callable[[str], None]) -> None:
         """Register a handler that gets a plane's name once its caches are synced."""
@@ -211,5 +287,18 @@ def _once_synced(plane: PlaneCache, kind: Kind, handlers: Sequence[PlaneHandler]
     def changed(event: EventType, obj: Object) -> None:
         if plane.synced:
             notify_all(kind, handlers, plane.name, event, obj)
+
+    return changed
+
+
+def _reading(
+    read: Callable[[Object], Any], handler: Callable[[str, EventType, Any], None]
+) -> PlaneHandler:
+    """Return a handler that passes on what can be read."""
+
+    def changed(plane: str, event: EventType, obj: Object) -> None:
+        struct = read(obj)
+        if not isinstance(struct, Invalid):
+            handler(plane, event, struct)
 
     return changed

@@ -23,12 +23,12 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.controllers.agent import AgentController
-from bidplane.controllers.holds import HoldsController
+from bidplane.controllers.bid import BidHeartbeatController
 from bidplane.controllers.lease import LeaseController
-from bidplane.controllers.nodelife import KINDS as NODE_KINDS
-from bidplane.controllers.nodelife import NodeLifeController
-from bidplane.controllers.offers import OffersController
-from bidplane.controllers.requeue import RequeueController
+from bidplane.controllers.node import KINDS as NODE_KINDS
+from bidplane.controllers.node import NodeLifecycleController
+from bidplane.controllers.offer import OffersController
+from bidplane.controllers.pod import RequeueController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
 from bidplane.controllers.usage import UsageController
@@ -62,12 +62,11 @@ class Controllers:
         self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
         self._bare = PlaneCaches(driver, WORKLOAD_KINDS, clock=clock)  # planes of no agent
-        agents = self._host[AGENT]
         self.all: list[Controller[Any]] = [
             # An Agent becomes a namespace on the host and a plane.
-            AgentController(host, agents, driver, self._planes).controller,
+            AgentController(host, self._host[AGENT], driver, self._planes).controller,
             # A pending pod becomes a bid; a won bid binds its pod; an idle lease is released.
-            SchedulerController(agents, self._host[POOL], self._planes, clock=clock).controller,
+            SchedulerController(self._host, self._planes, clock=clock).controller,
             # Bids and bound pods go to the host; their status comes back.
             SyncerController(self._host, self._planes, clock=clock).controller,
             # A lease becomes a node in the plane; a notice evicts.
@@ -75,7 +74,7 @@ class Controllers:
             # CPU that owners offer becomes a node of planes with pods without GPUs.
             OffersController(self._host, self._planes, clock=clock).controller,
             # A program's lease is claimed while its heartbeat goes on.
-            HoldsController(self._host, self._planes, clock=clock).controller,
+            BidHeartbeatController(self._host, self._planes, clock=clock).controller,
             # A lease that stays without pods gets a condition.
             UsageController(self._host, self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
@@ -85,7 +84,7 @@ class Controllers:
         ]
         if own_host:
             # A node without a heartbeat is marked not ready; its pods are evicted.
-            self.all.append(NodeLifeController(self._host, clock=clock).controller)
+            self.all.append(NodeLifecycleController(self._host, clock=clock).controller)
 
     def _sites(self) -> Sites:
         def get(name: str) -> PlaneCache | None:

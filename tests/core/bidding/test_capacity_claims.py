@@ -21,6 +21,7 @@ from bidplane.core.leases import nodes
 from bidplane.core.scheduling.podclaims import CLASSES
 from bidplane.testing.cluster import Cluster
 from bidplane.wire.quantity import of_bytes, parse
+from core.structs import as_lease
 
 Json = dict[str, Any]
 DRIVER = "gpu.bidplane.dev"
@@ -142,7 +143,7 @@ def _leased(memory: int, share: str) -> Json:
     value = {"value": of_bytes(memory)}
     host = _slice([{"name": "gpu-0", "capacity": {"memory": value}}])
     node = {"metadata": {"name": "lease-1", "uid": "u"}}
-    return nodes.resource_slice(lease, [host], node)
+    return nodes.resource_slice(as_lease(lease), [host], node)
 
 
 def test_a_part_has_the_memory_of_its_eighths_and_is_asked_for_in_these() -> None:

@@ -10,13 +10,16 @@ from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, parse_credits
+from bidplane.api.reading import Bid
 from bidplane.core.bidding import pending
 from bidplane.core.market.clearing.preemption import age
 from bidplane.core.market.model import ONE
+from core.structs import as_bid
 
 
-def bid(offer: str = "1.00", **status: Any) -> dict[str, Any]:
-    return {"spec": {"gpus": 2, "maxPrice": offer}, "status": status}
+def bid(offer: str = "1.00", **status: Any) -> Bid:
+    status = {"phase": "Waiting", "reason": "Outbid", "message": "words", **status}
+    return as_bid({"metadata": {}, "spec": {"gpus": 2, "maxPrice": offer}, "status": status})
 
 
 def explain(reason: str, offer: str = "1.00", waited: float = 0, **status: Any) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def test_a_wallet_too_small_says_what_an_hour_costs() -> None:
 @pytest.mark.parametrize("reason", [*map(str, BidReason), "BadAsk", "AgentSuspended", "Won"])
 def test_nobody_is_told_to_ask_for_fewer_than_one_gpu(reason: str) -> None:
     fewer = {"action": "askForFewerGPUs", "now": 2}
-    alone = {"spec": {"gpus": 1, "maxPrice": "1.00"}, "status": {}}
+    alone = as_bid({"metadata": {}, "spec": {"gpus": 1, "maxPrice": "1.00"}})
     remedies = pending.explanation(reason, "words", alone, now=0, since=0)["remedies"]
     assert remedies
     assert "askForFewerGPUs" not in [remedy["action"] for remedy in remedies]

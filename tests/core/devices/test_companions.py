@@ -107,7 +107,6 @@ def test_what_the_owner_has_no_class_for_is_not_to_be_had() -> None:
 
 
 def test_a_lease_shows_what_it_holds_and_no_more() -> None:
-    lease = {"metadata": {"name": "lease-1"}, "spec": {"node": "n1"}}
     node = {"metadata": {"name": "lease-1", "uid": "u"}}
     host = [
         slice_("n1", *nics(3, attributes={"speed": {"int": 400}}, nodeName="n1")),
@@ -118,7 +117,7 @@ def test_a_lease_shows_what_it_holds_and_no_more() -> None:
     held["status"]["allocation"]["devices"]["results"] += [
         {"request": "r", "driver": DRIVER, "pool": "n1-second", "device": "nic-0"}
     ]
-    (shown,) = companions.slices(lease, held, host, node)
+    (shown,) = companions.slices("lease-1", held, host, node)
     assert shown["spec"]["nodeName"] == shown["spec"]["pool"]["name"] == "lease-1"
     assert shown["metadata"]["ownerReferences"][0]["uid"] == "u"
     speeds = {one["name"]: bool(one.get("attributes")) for one in shown["spec"]["devices"]}

@@ -7,12 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from bidplane.api.lease import DeviceRef
 from bidplane.core.devices import mig, migdevices
 from bidplane.core.devices.mig import Slot
 from bidplane.core.devices.migdevices import MigDevice
 from bidplane.core.devices.topology import Gpu, Machine
-from bidplane.core.hosting.translation import host_claim, some_of
+from bidplane.core.hosting.translation import host_claim
 from bidplane.node.inventory.slices import slices_of
+from core.structs import as_lease
 
 MACHINE = Machine(
     name="box",
@@ -50,52 +52,42 @@ def nvidia() -> list[dict[str, Any]]:
     return [{"metadata": {"name": "s"}, "spec": spec}]
 
 
-def lease(share: str, slots: list[int], driver: str = "gpu.bidplane.dev") -> dict[str, Any]:
-    device = {"node": "box", "driver": driver, "pool": "box", "name": "gpu-1"}
-    if share:
-        device |= {"share": share, "slots": slots}  # type: ignore[dict-item]
-    return {
-        "apiVersion": "bidplane.dev/v1alpha1",
-        "kind": "GPULease",
-        "metadata": {"name": "lease-1", "uid": "u"},
-        "spec": {"node": "box", "devices": [device]},
-    }
+def leased(
+    share: str, slots: list[int], driver: str = "gpu.bidplane.dev", node: str = "box"
+) -> DeviceRef:
+    return DeviceRef(
+        node=node, driver=driver, pool="box", name="gpu-1", share=share, slots=tuple(slots)
+    )
 
 
 @pytest.mark.parametrize(("profile", "start"), PLACES)
 def test_every_place_of_every_profile_is_found(profile: str, start: int) -> None:
     slots = list(range(start, start + mig.profiles(80)[profile].memory))
-    found = migdevices.on_host(lease(profile, slots), OURS)
-    (device,) = found["spec"]["devices"]
-    key = device["driver"], device["pool"], device["name"]
+    (device,) = migdevices.on_host([leased(profile, slots)], OURS)
+    key = device.driver, device.pool, device.name
     assert migdevices.of_slices(OURS)[key] == MigDevice("GPU-1", Slot(profile, start))
-    assert "share" not in device
+    assert not device.share
 
 
 def test_the_claim_names_it_and_needs_no_words_of_ours() -> None:
-    pinned = migdevices.on_host(lease("3g.40gb", [4, 5, 6, 7], "gpu.nvidia.com"), nvidia())
-    claim, status = host_claim("trainer", pinned)
+    pinned = migdevices.on_host([leased("3g.40gb", [4, 5, 6, 7], "gpu.nvidia.com")], nvidia())
+    claim, status = host_claim(as_lease({"metadata": {"name": "lease-1"}}), pinned)
     (result,) = status["allocation"]["devices"]["results"]
     assert (result["driver"], result["device"]) == ("gpu.nvidia.com", "gpu-1-mig-3g40gb-9-4")
     assert "config" not in claim["spec"]["devices"]
 
 
 def test_fractions_whole_gpus_and_what_nobody_publishes_stay_what_they_were() -> None:
-    for one in (lease("1/2", [0, 1, 2, 3]), lease("", [])):
-        assert migdevices.on_host(one, OURS) is one
-    unknown = lease("1g.10gb", [7])
-    assert migdevices.on_host(unknown, OURS) == unknown
-    elsewhere = lease("1g.10gb", [2])
-    elsewhere["spec"]["node"] = "other"
-    assert migdevices.on_host(elsewhere, OURS) == elsewhere
+    half, whole = leased("1/2", [0, 1, 2, 3]), leased("", [])
+    unknown = leased("1g.10gb", [7])
+    elsewhere = leased("1g.10gb", [2], node="other")
+    for one in (half, whole, unknown, elsewhere):
+        assert migdevices.on_host([one], OURS) == [one]
 
 
-def test_a_pods_own_claim_has_the_part_it_was_given_by_the_name_its_agent_knows() -> None:
-    two = lease("1g.10gb", [2])
-    other = {**two["spec"]["devices"][0], "slots": [3]}
-    two["spec"]["devices"].append(other)
-    assert migdevices.shown_name(other) == "gpu-1-1g-10gb-3"
-    assert some_of(two, {"gpu-1-1g-10gb-3"})["spec"]["devices"] == [other]
+def test_a_part_has_a_name_of_its_own_in_its_agents_plane() -> None:
+    assert migdevices.shown_name(leased("1g.10gb", [3])) == "gpu-1-1g-10gb-3"
+    assert migdevices.shown_name(leased("", [])) == "gpu-1"
 
 
 def test_what_parts_say_of_their_card_is_what_it_was_cut_by() -> None:

@@ -12,6 +12,7 @@ from bidplane.core.hosting.hostpods import host_pod
 from bidplane.core.hosting.references import Reference, references, token_wishes
 from bidplane.core.hosting.translation import host_name, tokens_name
 from bidplane.wire.names import label_problems
+from core.structs import as_lease
 
 GPU = labels.GPU_RESOURCE
 
@@ -20,18 +21,20 @@ words = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 near = st.from_regex(r"a([-.]a){0,3}(b{0,70})", fullmatch=True)
 names = st.from_regex(r"[a-z0-9]([-.a-z0-9]{0,250}[a-z0-9])?", fullmatch=True) | near
 
-LEASE = {
-    "apiVersion": "bidplane.dev/v1alpha1",
-    "kind": "GPULease",
-    "metadata": {"name": "lease-1", "namespace": "agent-a", "uid": "l1"},
-    "spec": {
-        "node": "h100-a",
-        "devices": [
-            {"node": "h100-a", "driver": "d", "pool": "h100-a", "name": "gpu-0"},
-            {"node": "h100-a", "driver": "d", "pool": "h100-a", "name": "gpu-1"},
-        ],
-    },
-}
+LEASE = as_lease(
+    {
+        "apiVersion": "bidplane.dev/v1alpha1",
+        "kind": "GPULease",
+        "metadata": {"name": "lease-1", "namespace": "agent-a", "uid": "l1"},
+        "spec": {
+            "node": "h100-a",
+            "devices": [
+                {"node": "h100-a", "driver": "d", "pool": "h100-a", "name": "gpu-0"},
+                {"node": "h100-a", "driver": "d", "pool": "h100-a", "name": "gpu-1"},
+            ],
+        },
+    }
+)
 
 
 def pod(spec=None, **metadata):
@@ -130,7 +133,7 @@ def test_the_host_pod_is_pinned_to_the_leases_node_and_devices():
 
 
 def test_the_claim_pins_every_device_of_the_lease():
-    claim, status = translation.host_claim("a", LEASE)
+    claim, status = translation.host_claim(LEASE, LEASE.spec.devices)
     (request,) = claim["spec"]["devices"]["requests"]
     assert request["exactly"]["count"] == 2
     allocation = status["allocation"]

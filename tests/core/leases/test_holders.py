@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bidplane.api import labels
+from bidplane.api.reading import Bid, GPULease
 from bidplane.core.leases.holders import (
     EndHold,
     Keep,
@@ -17,18 +18,20 @@ from bidplane.core.leases.holders import (
     problem,
     see,
 )
+from core.structs import as_bid, as_lease
 
 Json = dict[str, Any]
 BEAT = LastBeat("uid", "1", 100.0)
 
 
-def bid(beat: str = "1", seconds: str = "60") -> Json:
+def bid(beat: str = "1", seconds: str = "60") -> Bid:
     annotations = {labels.HOLD_SECONDS: seconds, labels.HOLD_BEAT: beat}
-    return {"metadata": {"uid": "uid", "annotations": annotations}}
+    return as_bid({"metadata": {"uid": "uid", "annotations": annotations}})
 
 
-def lease(**status: Any) -> Json:
-    return {"metadata": {"name": "lease-1"}, "status": {"phase": "Pending", **status}}
+def lease(deleted: str = "", **status: Any) -> GPULease:
+    metadata = {"name": "lease-1", "deletionTimestamp": deleted}
+    return as_lease({"metadata": metadata, "status": {"phase": "Pending", **status}})
 
 
 @pytest.mark.parametrize(
@@ -65,8 +68,7 @@ def test_a_lease_that_is_ready_is_claimed_once(status: Json, is_claimed: bool) -
 
 
 def test_a_lease_that_is_being_released_is_not_claimed() -> None:
-    held = lease()
-    held["metadata"]["deletionTimestamp"] = "2027-01-15T08:00:00Z"
+    held = lease("2027-01-15T08:00:00Z")
     assert decide(60, BEAT, [held], now=100.0, reclaim_at=None) == Keep(60.0)
 
 

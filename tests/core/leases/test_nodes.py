@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from bidplane.api import labels
 from bidplane.core.leases import nodes
 from bidplane.wire.quantity import parse
+from core.structs import as_lease
 
 DEVICES = [
     {"node": "h100-a", "driver": "gpu.bidplane.dev", "pool": "h100-a", "name": f"gpu-{index}"}
@@ -17,19 +18,21 @@ DEVICES = [
 NODE = {"metadata": {"name": "lease-1", "uid": "node-uid"}}
 
 
-def lease(phase="Active", **status):
-    return {
-        "metadata": {"name": "lease-1", "namespace": "agent-a", "uid": "l1"},
-        "spec": {
-            "agent": "a",
-            "bid": {"namespace": "agent-a", "name": "b", "uid": "b1"},
-            "pool": "h100",
-            "node": "h100-a",
-            "devices": DEVICES,
-            "maxPrice": "2",
-        },
-        "status": {"phase": phase, **status},
-    }
+def lease(phase="Active", devices=DEVICES, **status):
+    return as_lease(
+        {
+            "metadata": {"name": "lease-1", "namespace": "agent-a", "uid": "l1"},
+            "spec": {
+                "agent": "a",
+                "bid": {"namespace": "agent-a", "name": "b", "uid": "b1"},
+                "pool": "h100",
+                "node": "h100-a",
+                "devices": devices,
+                "maxPrice": "2",
+            },
+            "status": {"phase": phase, **status},
+        }
+    )
 
 
 def host_slice(driver="gpu.bidplane.dev", pool="h100-a", node="h100-a", product="H100", gpus=8):
@@ -61,7 +64,7 @@ def test_the_mirror_stays_until_the_lease_is_over():
     mirror = nodes.mirror(lease(), "team")
     assert mirror["metadata"]["finalizers"] == [labels.LEASE_FINALIZER]
     assert mirror["metadata"]["namespace"] == "team"
-    assert mirror["spec"] == lease()["spec"]
+    assert mirror["spec"] == lease().json["spec"]
 
 
 def host_node(**offers):
@@ -100,16 +103,14 @@ def test_all_leases_of_a_machine_together_have_no_more_than_it_has(sizes, millis
     machine = {"metadata": {"name": "h100-a"}, "status": {"allocatable": there}}
     rooms = []
     for size in sizes:
-        held = lease()
-        held["spec"]["devices"] = [{**DEVICES[0], "name": f"gpu-{n}"} for n in range(size)]
+        held = lease(devices=[{**DEVICES[0], "name": f"gpu-{n}"} for n in range(size)])
         rooms.append(nodes.room(held, machine, sum(sizes)))
     assert sum(parse(room["cpu"]) for room in rooms) <= parse(there["cpu"])
     assert sum(parse(room["memory"]) for room in rooms) <= memory
 
 
 def test_a_part_of_a_gpu_has_that_part_of_its_machines_share():
-    eighths = lease()
-    eighths["spec"]["devices"] = [{**DEVICES[0], "share": "1/4", "slots": [0, 1]}]
+    eighths = lease(devices=[{**DEVICES[0], "share": "1/4", "slots": [0, 1]}])
     assert nodes.room(eighths, host_node(), 8)["cpu"] == "3125m"
 
 
@@ -172,11 +173,8 @@ def test_a_device_the_host_no_longer_shows_keeps_its_name():
 def test_a_part_says_whether_it_is_isolated():
     def node_of(share):
         device = {"node": "n", "driver": "d", "pool": "n", "name": "gpu-0"}
-        lease = {
-            "metadata": {"name": "lease-1"},
-            "spec": {"node": "n", "devices": [{**device, **({"share": share} if share else {})}]},
-        }
-        return nodes.node(lease, None)["metadata"]["labels"].get("bidplane.dev/isolation")
+        part = lease(devices=[{**device, "share": share}])
+        return nodes.node(part, None)["metadata"]["labels"].get("bidplane.dev/isolation")
 
     assert (node_of("1/2"), node_of("1g.10gb"), node_of("")) == ("none", "mig", None)
 
@@ -186,8 +184,7 @@ def test_a_part_says_whether_it_is_isolated():
     [("80Gi", "20Gi"), ("81559Mi", "20879104Ki"), ("81G", "20250M"), ("1.5Gi", "384Mi")],
 )
 def test_a_part_has_exactly_its_eighths_in_whatever_unit(whole, quarter):
-    part = lease()
-    part["spec"]["devices"] = [{**DEVICES[0], "share": "1/4", "slots": [0, 1]}]
+    part = lease(devices=[{**DEVICES[0], "share": "1/4", "slots": [0, 1]}])
     host = host_slice()
     host["spec"]["devices"][2]["capacity"] = {"memory": {"value": whole}}
     (device,) = nodes.resource_slice(part, [host], NODE)["spec"]["devices"]

@@ -22,6 +22,7 @@ from bidplane.core.scheduling import (
     TellGroup,
 )
 from bidplane.core.scheduling.groups import COSCHEDULING, KAI, VOLCANO
+from core.structs import as_bid, as_lease
 
 NAMES = {
     COSCHEDULING.kind: ("labels", "scheduling.x-k8s.io/pod-group"),
@@ -83,6 +84,8 @@ def marked(found, **annotations):
 
 def plan(pods, **more):
     seen = {"bids": [], "leases": [], "nodes": [], "max_price": "1.00", **more}
+    seen["bids"] = [as_bid(bid) for bid in seen["bids"]]
+    seen["leases"] = [as_lease(lease) for lease in seen["leases"]]
     return scheduling.plan(PlaneSnapshot(pods=pods, **seen))
 
 
@@ -256,9 +259,8 @@ def test_who_was_given_a_block_of_its_gangs_does_not_bid_for_itself_any_more():
     plane.pods[first]["status"]["phase"] = "Failed"
     plane.carry_out([one for one in plane.planned() if isinstance(one, BindPod)])
     assert plane.pods[last]["spec"]["nodeName"] in plane.leases
-    assert [
-        one.bid["metadata"]["name"] for one in plane.planned() if isinstance(one, DeleteBid)
-    ] == [f"{last}-uid-of-p"]
+    deleted = [one.bid.name for one in plane.planned() if isinstance(one, DeleteBid)]
+    assert deleted == [f"{last}-uid-of-p"]
 
 
 # Together, or not at all, whatever happens.
@@ -303,11 +305,11 @@ class Plane:
                     if name not in self.bids:
                         self.bids[name] = {**bid, "metadata": {**bid["metadata"], "uid": uid}}
                 case DeleteBid(bid=bid):
-                    self.bids.pop(bid["metadata"]["name"], None)
+                    self.bids.pop(bid.name, None)
                 case BindPod(pod=found, node=name):
                     self.bind(found["metadata"]["name"], name)
                 case ReleaseLease(lease=lease):
-                    self.end(lease["spec"]["bid"]["name"])
+                    self.end(lease.spec.bid.name)
 
     def bind(self, name, node):
         lease = self.leases[node]

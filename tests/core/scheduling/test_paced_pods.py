@@ -13,6 +13,7 @@ from bidplane.api.money import parse_credits
 from bidplane.core.bidding.asks import POD, problems
 from bidplane.core.bidding.pacing import Pace
 from bidplane.core.scheduling import CreateBid, DeleteBid, PlaneSnapshot, PriceBid, plan
+from core.structs import as_bid
 
 START = 1_800_000_000.0
 
@@ -44,7 +45,7 @@ def planned(
     return plan(
         PlaneSnapshot(
             pods=[found],
-            bids=list(bids),
+            bids=[as_bid(bid) for bid in bids],
             leases=[],
             nodes=[],
             max_price="10.00",

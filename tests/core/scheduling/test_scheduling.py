@@ -26,6 +26,7 @@ from bidplane.core.scheduling import (
     ReleaseLease,
 )
 from bidplane.wire.names import subdomain_problems, value_problems
+from core.structs import REASONS, as_bid, as_lease
 
 KINDS = ("pods", "bids", "leases", "nodes")
 
@@ -44,7 +45,7 @@ def bid_for(found, phase=None):
     assert isinstance(operation, CreateBid)
     bid = {**operation.bid, "metadata": {**operation.bid["metadata"], "uid": "b1"}}
     if phase:
-        bid["status"] = {"phase": phase, "reason": phase, "message": f"it is {phase}"}
+        bid["status"] = {"phase": phase, "reason": REASONS[phase], "message": f"it is {phase}"}
     return bid
 
 
@@ -64,8 +65,8 @@ def node(name="lease-1", **spec):
 def snapshot(pods=(), bids=(), leases=(), nodes=(), max_price="1.00"):
     return PlaneSnapshot(
         pods=list(pods),
-        bids=list(bids),
-        leases=list(leases),
+        bids=list(map(as_bid, bids)),
+        leases=list(map(as_lease, leases)),
         nodes=list(nodes),
         max_price=max_price,
     )
@@ -279,7 +280,8 @@ def test_devices_whose_last_holder_still_drains_are_waited_for():
 @pytest.mark.parametrize("phase", ["Waiting", "Refused"])
 def test_a_bid_that_has_not_won_explains_itself(phase):
     (operation,) = scheduling.plan(snapshot(pods=[pod()], bids=[bid_for(pod(), phase)]))
-    assert operation == Explain(pod(), phase, f"it is {phase}", bid_for(pod(), phase))
+    bid = as_bid(bid_for(pod(), phase))
+    assert operation == Explain(pod(), REASONS[phase], f"it is {phase}", bid)
 
 
 def test_a_price_that_changes_while_the_pod_waits_changes_the_bid():
@@ -287,7 +289,7 @@ def test_a_price_that_changes_while_the_pod_waits_changes_the_bid():
     dearer["metadata"]["annotations"] = {labels.MAX_PRICE: "3.00"}
     waits = bid_for(pod(), "Waiting")
     first, second = scheduling.plan(snapshot(pods=[dearer], bids=[waits]))
-    assert first == scheduling.PriceBid(waits, "3.00")
+    assert first == scheduling.PriceBid(as_bid(waits), "3.00")
     assert isinstance(second, Explain)
 
 
@@ -300,9 +302,9 @@ def test_a_bid_without_a_round_says_so():
 def test_a_bid_that_ended_is_made_anew():
     """Also when the cache of leases is late and still shows what the bid had won."""
     bid = bid_for(pod(), "Ended")
-    assert scheduling.plan(snapshot(pods=[pod()], bids=[bid])) == [DeleteBid(bid)]
+    assert scheduling.plan(snapshot(pods=[pod()], bids=[bid])) == [DeleteBid(as_bid(bid))]
     late = snapshot(pods=[pod()], bids=[bid], leases=[lease_of(bid)], nodes=[node()])
-    assert scheduling.plan(late) == [DeleteBid(bid)]
+    assert scheduling.plan(late) == [DeleteBid(as_bid(bid))]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,7 @@ def test_a_bid_that_ended_is_made_anew():
 )
 def test_a_bid_whose_pod_no_longer_waits_is_ended(left):
     bid = bid_for(pod())
-    assert scheduling.plan(snapshot(pods=left, bids=[bid])) == [DeleteBid(bid)]
+    assert scheduling.plan(snapshot(pods=left, bids=[bid])) == [DeleteBid(as_bid(bid))]
 
 
 def test_a_bid_whose_pod_runs_or_is_stopping_is_kept():
@@ -336,7 +338,7 @@ def test_a_bid_written_by_hand_is_left_alone_and_so_is_what_it_won():
 @pytest.mark.parametrize("phase", ["Pending", "Active", "Draining"])
 def test_a_lease_that_no_pod_uses_is_released(phase):
     lease = lease_of(bid_for(pod()), phase)
-    assert scheduling.plan(snapshot(leases=[lease])) == [ReleaseLease(lease)]
+    assert scheduling.plan(snapshot(leases=[lease])) == [ReleaseLease(as_lease(lease))]
     used = [{**pod(nodeName="lease-1"), "status": {"phase": "Running"}}]
     assert scheduling.plan(snapshot(pods=used, leases=[lease])) == []
     over = [{**used[0], "status": {"phase": "Failed"}}]
@@ -481,11 +483,11 @@ class Plane:
                 case CreateBid(bid=bid):
                     self.create_bid(bid)
                 case DeleteBid(bid=bid):
-                    self.now["bids"].pop(bid["metadata"]["uid"], None)
+                    self.now["bids"].pop(bid.uid, None)
                 case BindPod(pod=bound, node=name):
                     self.bind(bound, name)
                 case ReleaseLease(lease=lease):
-                    self.ask_for_release(lease["metadata"]["name"])
+                    self.ask_for_release(lease.name)
 
     def create_bid(self, bid):
         uid, name = bid["metadata"]["labels"][labels.POD_UID], bid["metadata"]["name"]

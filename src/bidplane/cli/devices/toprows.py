@@ -13,6 +13,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
+from bidplane.api.lease import DeviceRef
 from bidplane.core.devices import migdevices
 from bidplane.core.nodes import availability
 from bidplane.kube.client import Object
@@ -126,12 +127,13 @@ def _holdings(snapshot: FleetReadings, claimed: set[DeviceKey]) -> dict[DeviceKe
     for lease in snapshot.leases:
         if (lease.get("status") or {}).get("phase") == "Released":
             continue
-        host_devices = migdevices.on_host(lease, snapshot.slices)["spec"]["devices"]
-        for device, named in zip(lease["spec"]["devices"], host_devices, strict=True):
+        devices = msgspec.convert(lease["spec"]["devices"], list[DeviceRef])
+        host_devices = migdevices.on_host(devices, snapshot.slices)
+        for device, named in zip(devices, host_devices, strict=True):
             key, name = _key(device), _key(named)
             leased.add(name)
             part_key = name if name != key else None
-            holdings.setdefault(key, []).append(_Holding(lease, device.get("share", ""), part_key))
+            holdings.setdefault(key, []).append(_Holding(lease, device.share, part_key))
     gpus = {
         (*_key_of(piece), str(_attributes(device).get("uuid"))): device["name"]
         for piece in snapshot.slices
@@ -146,9 +148,9 @@ def _holdings(snapshot: FleetReadings, claimed: set[DeviceKey]) -> dict[DeviceKe
     return holdings
 
 
-def _key(device: Object) -> DeviceKey:
+def _key(device: DeviceRef) -> DeviceKey:
     """The device's key in a lease."""
-    return device["driver"], device["pool"], device["name"]
+    return device.driver, device.pool, device.name
 
 
 def _key_of(piece: Object) -> tuple[str, str]:

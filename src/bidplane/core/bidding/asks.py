@@ -210,14 +210,6 @@ def _read_gpus(pod: Object) -> tuple[int, str, int]:
     return whole_gpus, "", 0
 
 
-def gpus_asked(spec: Object) -> int:
-    """Return how many GPUs a Bid asks for in all, from its spec as written."""
-    blocks = spec.get("blocks", 1)
-    also = sum(need["gpus"] * need.get("blocks", 1) for need in spec.get("also") or ())
-    gpus: int = spec.get("gpus", 1) * blocks + also * (blocks if spec.get("oneNode") else 1)
-    return gpus
-
-
 def problems(kind: Kind, obj: Object) -> list[str]:
     """Return a sentence for each problem of a Pod, Agent, Bid or Pool."""
     match kind:

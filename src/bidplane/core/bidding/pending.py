@@ -21,7 +21,7 @@ from bidplane.api import labels
 from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
 from bidplane.api.money import format_credits, parse_credits
-from bidplane.core.bidding.asks import gpus_asked
+from bidplane.api.reading import Bid
 from bidplane.core.market.clearing.preemption import AGE_SECONDS, age
 from bidplane.core.market.model import ONE
 
@@ -31,15 +31,14 @@ _MINUTE = 60
 
 
 def explanation(
-    reason: str, message: str, bid: Object | None, *, now: float, since: float
+    reason: str, message: str, bid: Bid | None, *, now: float, since: float
 ) -> dict[str, Any]:
     """Return the explanation of a waiting pod; `since` is when its bid was created."""
-    status = (bid or {}).get("status") or {}
-    spec = (bid or {}).get("spec") or {}
-    to_win: str | None = status.get("priceToWin") or None
-    offer: str | None = spec.get("maxPrice")
-    wallet: str | None = status.get("wallet") or None
-    withheld: str = status.get("withheld", "")
+    status = bid.status if bid is not None else None
+    to_win = (status.price_to_win if status is not None else "") or None
+    wallet = (status.wallet if status is not None else "") or None
+    withheld = status.withheld if status is not None else ""
+    offer = (bid.spec.max_price if bid is not None else "") or None
     return {
         "reason": reason,
         "message": message,
@@ -47,7 +46,7 @@ def explanation(
         "priceToWinNow": to_win,
         "wallet": wallet,
         "expectedWaitSeconds": _wait(reason, offer, to_win, waited=now - since),
-        "remedies": _remedies(reason, offer, to_win, wallet, spec),
+        "remedies": _remedies(reason, offer, to_win, wallet, bid),
     }
 
 
@@ -67,7 +66,7 @@ def _wait(reason: str, offer: str | None, to_win: str | None, *, waited: float) 
 
 
 def _remedies(
-    reason: str, offer: str | None, to_win: str | None, wallet: str | None, spec: Object
+    reason: str, offer: str | None, to_win: str | None, wallet: str | None, bid: Bid | None
 ) -> list[dict[str, Any]]:
     """Return the actions that could end the wait, the most promising first."""
     raise_price = {
@@ -75,7 +74,7 @@ def _remedies(
         "annotation": labels.MAX_PRICE,
         "value": to_win,
     }
-    gpus = gpus_asked(spec)
+    gpus = bid.spec.asked if bid is not None else 1
     ask_for_fewer = [{"action": "askForFewerGPUs", "now": gpus}] if gpus > 1 else []
     wait = {"action": "wait"}
     match reason:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import Object
+from bidplane.api.lease import DeviceRef
 from bidplane.api.times import parse_rfc3339, rfc3339
 
 TIMEOUT_SECONDS = 600.0  # the default `bindingTimeout` of kube-scheduler's DynamicResources
@@ -73,11 +74,11 @@ def stamped(allocation: dict[str, Any], *, now: float) -> dict[str, Any]:
     return {**allocation, "allocationTimestamp": since}
 
 
-def asked_of(
-    devices: Iterable[Object], slices: Iterable[Object]
+def required_by(
+    devices: Iterable[DeviceRef], slices: Iterable[Object]
 ) -> dict[DeviceKey, dict[str, list[str]]]:
     """Return the binding conditions that drivers set for a lease's devices, by device."""
-    keys = {(device["driver"], device["pool"], device["name"]) for device in devices}
+    keys = {(device.driver, device.pool, device.name) for device in devices}
     pools = {key[:2] for key in keys}
     conditions = {}
     for slice_ in slices:

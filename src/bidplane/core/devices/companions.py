@@ -16,6 +16,7 @@ from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.bid import BidBeside
 from bidplane.api.kinds import RESOURCE_CLAIM, Object
+from bidplane.api.reading import GPULease
 from bidplane.core.devices import bindingconditions
 from bidplane.core.devices.claims import AllocatedDevices, read_claim, read_slices
 from bidplane.core.devices.claims.fast import DeviceIndex, Placed
@@ -162,9 +163,9 @@ def _claim_for(needs: Needs) -> dict[str, Any]:
     return {"metadata": {"name": "beside"}, "spec": {"devices": {"requests": requests}}}
 
 
-def host_claim(lease: Object, needs: Needs) -> dict[str, Any]:
+def host_claim(lease: GPULease, needs: Needs) -> dict[str, Any]:
     """Return the host's claim that reserves a lease's unpriced devices while the lease exists."""
-    name, agent = lease["metadata"]["name"], lease["spec"]["agent"]
+    name, agent = lease.name, lease.spec.agent
     return {
         "apiVersion": RESOURCE_CLAIM.api_version,
         "kind": RESOURCE_CLAIM.kind,
@@ -187,10 +188,11 @@ def in_words(needs: Needs) -> str:
 
 
 def slices(
-    lease: Object, claim: Object, host_slices: Iterable[Object], node: Object
+    lease: str, claim: Object, host_slices: Iterable[Object], node: Object
 ) -> list[dict[str, Any]]:
     """
-    Return the ResourceSlices that show a lease's unpriced devices in its plane, owned by `node`.
+    Return the ResourceSlices that show the unpriced devices of the lease of that name in its plane,
+    owned by `node`.
     """
     allocation: Mapping[str, Any] = (claim.get("status") or {}).get("allocation") or {}
     allocated = {
@@ -206,21 +208,20 @@ def slices(
                 # Two pools of a node may have a device of the same name.
                 unique_name = f"{device['name']}-{len(devices)}"
                 devices[unique_name if device["name"] in devices else device["name"]] = device
-    name = lease["metadata"]["name"]
-    owner = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": node["metadata"]["uid"]}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": lease, "uid": node["metadata"]["uid"]}
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
             "metadata": {
-                "name": f"{name}-beside-{at}",
-                "labels": {labels.LEASE: name},
+                "name": f"{lease}-beside-{at}",
+                "labels": {labels.LEASE: lease},
                 "ownerReferences": [owner],
             },
             "spec": {
                 "driver": driver,
-                "nodeName": name,
-                "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
+                "nodeName": lease,
+                "pool": {"name": lease, "generation": 1, "resourceSliceCount": 1},
                 "devices": [
                     _plane_device(device_name, device)
                     for device_name, device in sorted(devices.items())

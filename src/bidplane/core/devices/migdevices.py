@@ -8,7 +8,7 @@ GPU's UUID; the memory slices it consumes tell where on the GPU it begins.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.api.lease import DeviceRef
 from bidplane.core.devices import mig
 from bidplane.core.devices.mig import Profile, Slot
 from bidplane.wire.quantity import parse as parse_quantity
@@ -92,65 +93,59 @@ def in_table(memory: str) -> bool:
         return False
 
 
-def on_host(lease: Object, slices: Iterable[Object]) -> Object:
+def on_host(devices: Sequence[DeviceRef], slices: Iterable[Object]) -> list[DeviceRef]:
     """
-    Return the lease with each MIG instance named as in the host's slices.
+    Return leased devices of one machine, with each MIG instance named as in the host's slices.
 
     An instance that no slice publishes stays a share of its GPU.
     """
-    if not any(map(_is_instance, lease["spec"]["devices"])):
-        return lease
-    names = _instances_by_place(lease, slices)
-    devices = [
-        {k: v for k, v in device.items() if k not in ("share", "slots")}
-        | {"name": instance["name"]}
-        if (instance := names.get(_place_of(device))) is not None
+    instances = [device for device in devices if _is_instance(device)]
+    published_instances = _instances_by_place(instances[0].node, slices) if instances else {}
+    return [
+        msgspec.structs.replace(device.whole, name=instance["name"])
+        if (instance := published_instances.get(_place_of(device))) is not None
         else device
-        for device in lease["spec"]["devices"]
+        for device in devices
     ]
-    return {**lease, "spec": {**lease["spec"], "devices": devices}}
 
 
-def published(lease: Object, device: Object, slices: Iterable[Object]) -> Object | None:
+def published(device: DeviceRef, slices: Iterable[Object]) -> Object | None:
     """Return the device of the host's slices that a leased instance is; None for other devices."""
-    return (
-        _instances_by_place(lease, slices).get(_place_of(device)) if _is_instance(device) else None
-    )
+    if not _is_instance(device):
+        return None
+    return _instances_by_place(device.node, slices).get(_place_of(device))
 
 
-def _is_instance(device: Object) -> bool:
+def _is_instance(device: DeviceRef) -> bool:
     """
     Return whether a device is a MIG instance: a share is a profile, or a fraction such as 1/2.
     """
-    return bool(device.get("share")) and "/" not in device["share"]
+    return bool(device.share) and "/" not in device.share
 
 
-def shown_name(device: Object) -> str:
+def shown_name(device: DeviceRef) -> str:
     """
     Return a leased device's name in its agent's plane; a part's has its profile and its start.
     """
-    if not device.get("share"):
-        return str(device["name"])
-    share = re.sub(r"[^a-z0-9]+", "-", device["share"])
-    return f"{device['name']}-{share}-{next(iter(device['slots']))}"
+    if not device.share:
+        return device.name
+    share = re.sub(r"[^a-z0-9]+", "-", device.share)
+    return f"{device.name}-{share}-{device.slots[0]}"
 
 
 _Place = tuple[str, str, str, str, int]  # driver, pool, the GPU's name, profile, start
 
 
-def _place_of(device: Object) -> _Place | None:
+def _place_of(device: DeviceRef) -> _Place | None:
     """Return the key of a leased part; None for a whole GPU."""
-    if not device.get("share"):
+    if not device.share:
         return None
-    start = min(device.get("slots") or (-1,))
-    return device["driver"], device["pool"], device["name"], device["share"], start
+    return device.driver, device.pool, device.name, device.share, min(device.slots or (-1,))
 
 
-def _instances_by_place(lease: Object, slices: Iterable[Object]) -> dict[_Place | None, Object]:
-    """Return the devices that the node of a lease publishes as MIG instances, by place."""
-    node_slices = [
-        slice_ for slice_ in slices if slice_["spec"].get("nodeName") == lease["spec"]["node"]
-    ]
+def _instances_by_place(node: str, slices: Iterable[Object]) -> dict[_Place | None, Object]:
+    """Return the devices that a node publishes as MIG instances, by place."""
+    node_slices = [slice_ for slice_ in slices if slice_["spec"].get("nodeName") == node]
     gpus = {
         (*_origin(slice_), _text(device, "uuid")): device["name"]
         for slice_ in node_slices

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.api.reading import GPULease
 from bidplane.core.hosting.references import account, field_of, read_token_wish
 from bidplane.core.hosting.translation import host_metadata, host_name, tokens_name
 from bidplane.core.nodes.availability import TOLERATIONS
-from bidplane.core.nodes.offers import host_node_of
 
 # The plane's service accounts, scheduler and priorities mean nothing on the host.
 _LEFT_BEHIND = frozenset(
@@ -47,11 +47,11 @@ _DOWNWARD_FIELDS = {
 def host_pod(
     agent: str,
     pod: Object,
-    lease: Object | None,
+    lease: GPULease | None,
     claim: str = "",
     *,
     node: str = "",
-    beside: str = "",
+    companion_claim: str = "",
     volume_claims: Collection[str] = (),
     api: str = "",
 ) -> dict[str, Any]:
@@ -59,8 +59,9 @@ def host_pod(
     Return the pod for the lease's node, with the lease's devices from the claim `claim`.
 
     A pod without GPUs has no claim. A pod without a lease runs on a `node` whose owner offers it.
-    `beside` is the claim for unpriced devices. `volume_claims` are the plane's own volume claims;
-    any other is provided by the host's owner under its own name. `api` is the plane's address.
+    `companion_claim` is the claim for companion devices. `volume_claims` are the plane's own volume
+    claims; any other is provided by the host's owner under its own name. `api` is the plane's
+    address.
     """
     spec = {key: value for key, value in pod["spec"].items() if key not in _LEFT_BEHIND}
     for field in ("containers", "initContainers"):
@@ -81,35 +82,36 @@ def host_pod(
             if secret.get("name")
         ]
     spec["hostname"] = hostname(pod)
-    spec["nodeName"] = lease["spec"]["node"] if lease is not None else node
+    spec["nodeName"] = lease.spec.node if lease is not None else node
     spec["automountServiceAccountToken"] = False
     spec["tolerations"] = TOLERATIONS
     spec.pop("resourceClaims", None)
     if claim:
         spec["resourceClaims"] = [{"name": "gpus", "resourceClaimName": claim}]
-    if beside:
-        spec["resourceClaims"].append({"name": "beside", "resourceClaimName": beside})
+    if companion_claim:
+        spec["resourceClaims"].append({"name": "beside", "resourceClaimName": companion_claim})
         for field in ("containers", "initContainers"):
             if spec.get(field):
-                spec[field] = [_with_unpriced_devices(container) for container in spec[field]]
-    metadata = pod_metadata(agent, pod, lease["metadata"]["name"] if lease is not None else "")
+                spec[field] = [_with_companion_devices(container) for container in spec[field]]
+    metadata = pod_metadata(agent, pod, lease=lease.name if lease is not None else "", offer=node)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def pod_metadata(agent: str, pod: Object, lease: str = "") -> dict[str, Any]:
-    """Return a host's pod's metadata, with a label for the lease, or the offer, that it is on."""
+def pod_metadata(agent: str, pod: Object, *, lease: str = "", offer: str = "") -> dict[str, Any]:
+    """
+    Return a host pod's metadata, with a label for the lease that it is on, or for the host's node
+    whose owner offers it.
+    """
     metadata = host_metadata(agent, pod)
-    node = lease or pod["spec"].get("nodeName", "")
-    offered = host_node_of(node)
     # Only the plane's scheduler decides which of the two labels a pod has.
     metadata["labels"].pop(labels.OFFERED, None)
     metadata["labels"].pop(labels.LEASE, None)
-    metadata["labels"] |= {labels.OFFERED: offered} if offered else {labels.LEASE: node}
+    metadata["labels"] |= {labels.LEASE: lease} if lease else {labels.OFFERED: offer}
     return metadata
 
 
-def _with_unpriced_devices(container: Object) -> Object:
-    """Give the unpriced devices to a container that has the pod's GPUs."""
+def _with_companion_devices(container: Object) -> Object:
+    """Give the companion devices to a container that has the pod's GPUs."""
     resources = container.get("resources") or {}
     if not resources.get("claims"):
         return container

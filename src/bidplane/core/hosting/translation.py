@@ -11,13 +11,15 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import Object
-from bidplane.core.devices.migdevices import shown_name
+from bidplane.api.kinds import GPU_LEASE, Object
+from bidplane.api.lease import DeviceRef
+from bidplane.api.objects import annotations_of, labels_of, uid_of
+from bidplane.api.reading import GPULease
 
 _LONGEST_NAME = 63  # a pod's name is also its host name, a DNS label
 # Among a million names of one agent, two collide with a chance of one in five hundred.
@@ -45,16 +47,20 @@ def tokens_name(namespace: str, account: str) -> str:
 
 def origin(obj: Object) -> tuple[str, str] | None:
     """Return the plane's namespace and name of a host's object; None if it came from no plane."""
-    annotations = obj["metadata"].get("annotations") or {}
+    annotations = annotations_of(obj)
     if labels.PLANE_NAME not in annotations:
         return None
     return annotations[labels.PLANE_NAMESPACE], annotations[labels.PLANE_NAME]
 
 
+def is_copy_of(copy: Object, original: Object | None) -> bool:
+    """Return whether a host's object is a copy of this very object of a plane."""
+    return original is not None and annotations_of(copy).get(labels.PLANE_UID) == uid_of(original)
+
+
 def lease_label(host_pod: Object) -> str:
     """Return the lease that a pod on the host runs on; "" for a pod without one."""
-    lease: str = (host_pod["metadata"].get("labels") or {}).get(labels.LEASE, "")
-    return lease
+    return labels_of(host_pod).get(labels.LEASE, "")
 
 
 def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
@@ -164,48 +170,41 @@ def _copy_metadata(agent: str, obj: Object) -> dict[str, Any]:
     }
 
 
-def owned_by(lease: Object) -> dict[str, Any]:
+def owned_by(lease: GPULease) -> dict[str, str]:
     """Return an owner reference to a lease."""
     return {
-        "apiVersion": lease["apiVersion"],
-        "kind": lease["kind"],
-        "name": lease["metadata"]["name"],
-        "uid": lease["metadata"]["uid"],
+        "apiVersion": GPU_LEASE.api_version,
+        "kind": GPU_LEASE.kind,
+        "name": lease.name,
+        "uid": lease.uid,
     }
 
 
-def some_of(lease: Object, devices: Collection[str]) -> Object:
-    """Return the lease with only those devices that have these names in its agent's plane."""
-    chosen = [device for device in lease["spec"]["devices"] if shown_name(device) in devices]
-    return {**lease, "spec": {**lease["spec"], "devices": chosen}}
-
-
 def host_claim(
-    agent: str,
-    lease: Object,
+    lease: GPULease,
+    devices: Sequence[DeviceRef],
     name: str = "",
     *,
-    asked: Mapping[tuple[str, str, str], Mapping[str, Any]] | None = None,
+    binding_conditions: Mapping[tuple[str, str, str], Mapping[str, Sequence[str]]] | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """
-    Return the claim that pins a lease's devices, and its status with the exchange's allocation.
+    Return the claim that pins devices of a lease, and its status with the exchange's allocation.
 
-    `asked` are, by device, the binding conditions that drivers set before a device may be used.
+    `devices` are named as on the host. `binding_conditions` are, by device, the conditions that its
+    driver sets before the device may be used.
     """
-    spec = lease["spec"]
-    name = name or lease["metadata"]["name"]
     exactly = {
         "deviceClassName": labels.DEVICE_CLASS,
         "allocationMode": "ExactCount",
-        "count": len(spec["devices"]),
+        "count": len(devices),
     }
     claim: dict[str, Any] = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {
-            "name": name,
-            "namespace": host_namespace(agent),
-            "labels": {labels.AGENT: agent, labels.LEASE: lease["metadata"]["name"]},
+            "name": name or lease.name,
+            "namespace": host_namespace(lease.spec.agent),
+            "labels": {labels.AGENT: lease.spec.agent, labels.LEASE: lease.name},
             "ownerReferences": [owned_by(lease)],
         },
         "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
@@ -213,27 +212,27 @@ def host_claim(
     results = [
         {
             "request": "gpus",
-            "driver": device["driver"],
-            "pool": device["pool"],
-            "device": device["name"],
-            **(asked or {}).get((device["driver"], device["pool"], device["name"]), {}),
+            "driver": device.driver,
+            "pool": device.pool,
+            "device": device.name,
+            **(binding_conditions or {}).get((device.driver, device.pool, device.name), {}),
         }
-        for device in spec["devices"]
+        for device in devices
     ]
-    shared = [device for device in spec["devices"] if device.get("share")]
+    shared = [device for device in devices if device.share]
     if shared:
         # DRA's opaque parameters tell the driver which part of each GPU to prepare.
         parameters = {
-            "apiVersion": lease["apiVersion"],
+            "apiVersion": GPU_LEASE.api_version,
             "kind": "Share",
             "devices": [
-                {"name": device["name"], "share": device["share"], "slots": device["slots"]}
+                {"name": device.name, "share": device.share, "slots": list(device.slots)}
                 for device in shared
             ],
         }
-        opaque = {"driver": shared[0]["driver"], "parameters": parameters}
+        opaque = {"driver": shared[0].driver, "parameters": parameters}
         claim["spec"]["devices"]["config"] = [{"requests": ["gpus"], "opaque": opaque}]
-    on_node = {"key": "metadata.name", "operator": "In", "values": [spec["node"]]}
+    on_node = {"key": "metadata.name", "operator": "In", "values": [lease.spec.node]}
     status = {
         "allocation": {
             "devices": {"results": results},

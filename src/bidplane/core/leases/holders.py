@@ -17,8 +17,8 @@ import re
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import Object
 from bidplane.api.lease import CLAIMED, Phase
+from bidplane.api.reading import Bid, GPULease
 
 SHORTEST, LONGEST = 5, 3600
 _WHOLE = re.compile(r"[0-9]{1,4}")
@@ -47,12 +47,12 @@ class EndHold(msgspec.Struct, frozen=True):
 class MarkClaimed(msgspec.Struct, frozen=True):
     """The lease is ready and must be claimed."""
 
-    lease: Object
+    lease: GPULease
 
 
-def hold_seconds(bid: Object) -> int | None:
+def hold_seconds(bid: Bid) -> int | None:
     """Return how long the bid is held without a new beat; None if no program holds it."""
-    text = (bid["metadata"].get("annotations") or {}).get(labels.HOLD_SECONDS)
+    text = bid.annotations.get(labels.HOLD_SECONDS)
     return int(text) if text is not None and problem(text) is None else None
 
 
@@ -66,17 +66,16 @@ def problem(text: str) -> str | None:
     )
 
 
-def see(bid: Object, previous: LastBeat | None, *, now: float) -> LastBeat:
+def see(bid: Bid, previous: LastBeat | None, *, now: float) -> LastBeat:
     """Return the bid's beat with the time at which it was first observed."""
-    metadata = bid["metadata"]
-    beat = (metadata.get("annotations") or {}).get(labels.HOLD_BEAT, "")
-    if previous is not None and (previous.uid, previous.beat) == (metadata["uid"], beat):
+    beat = bid.annotations.get(labels.HOLD_BEAT, "")
+    if previous is not None and (previous.uid, previous.beat) == (bid.uid, beat):
         return previous
-    return LastBeat(metadata["uid"], beat, now)
+    return LastBeat(bid.uid, beat, now)
 
 
 def decide(
-    seconds: int, beat: LastBeat, leases: list[Object], *, now: float, reclaim_at: float | None
+    seconds: int, beat: LastBeat, leases: list[GPULease], *, now: float, reclaim_at: float | None
 ) -> Keep | EndHold | MarkClaimed:
     """
     Return the next step for a held bid.
@@ -96,12 +95,11 @@ def decide(
     return Keep(remaining)
 
 
-def is_claimable(lease: Object) -> bool:
+def is_claimable(lease: GPULease) -> bool:
     """Return whether a lease is ready and not claimed yet."""
-    status = lease.get("status") or {}
     return (
-        status.get("phase") == Phase.PENDING
-        and status.get("ready", True)
-        and not any(c["type"] == CLAIMED for c in status.get("conditions") or ())
-        and not lease["metadata"].get("deletionTimestamp")
+        lease.phase == Phase.PENDING
+        and lease.is_ready
+        and lease.condition(CLAIMED) is None
+        and not lease.is_deleted
     )

@@ -13,7 +13,9 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import GPU_LEASE, Object
-from bidplane.api.lease import LINK_DEGRADED, Phase
+from bidplane.api.lease import LINK_DEGRADED, DeviceRef, Phase
+from bidplane.api.objects import labels_of, name_of, status_of, uid_of
+from bidplane.api.reading import GPULease
 from bidplane.core.devices import links, migdevices
 from bidplane.core.devices.chain import UNITS
 from bidplane.core.nodes.fitting import SHARED
@@ -23,27 +25,29 @@ from bidplane.wire.quantity import canonical, of_bytes, parse
 _OF_THE_HOST = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
 
 
-def mirror(lease: Object, namespace: str) -> dict[str, Any]:
+def mirror(lease: GPULease, namespace: str) -> dict[str, Any]:
     """Return the lease for the agent's plane, in the namespace of the bid that won it."""
     return {
         "apiVersion": GPU_LEASE.api_version,
         "kind": GPU_LEASE.kind,
         "metadata": {
-            "name": lease["metadata"]["name"],
+            "name": lease.name,
             "namespace": namespace,
             "finalizers": [labels.LEASE_FINALIZER],
         },
-        "spec": lease["spec"],
+        "spec": lease.json["spec"],
     }
 
 
-def node(lease: Object, host_node: Object | None, devices: Sequence[Object] = ()) -> dict[str, Any]:
+def node(
+    lease: GPULease, host_node: Object | None, devices: Sequence[Object] = ()
+) -> dict[str, Any]:
     """
     Return the Node without its status; it records the links of `devices`, as its slice has them.
     """
     at_start = links.text(links.links_of(devices))
-    name = lease["metadata"]["name"]
-    inherited = (host_node or {"metadata": {}})["metadata"].get("labels") or {}
+    name = lease.name
+    inherited = labels_of(host_node) if host_node is not None else {}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -57,30 +61,30 @@ def node(lease: Object, host_node: Object | None, devices: Sequence[Object] = ()
             },
             **({"annotations": {labels.LINKS_AT_START: at_start}} if devices else {}),
         },
-        "spec": {"providerID": f"bidplane://{lease['spec']['node']}/{name}"},
+        "spec": {"providerID": f"bidplane://{lease.spec.node}/{name}"},
     }
 
 
-def isolation(lease: Object) -> dict[str, str]:
+def isolation(lease: GPULease) -> dict[str, str]:
     """
     Return the label for a leased part: cut by the card (MIG), or shared in turns without isolation.
     """
-    share = lease["spec"]["devices"][0].get("share", "")
-    return {labels.ISOLATION: "none" if "/" in share else "mig"} if share else {}
+    if not lease.share:
+        return {}
+    return {labels.ISOLATION: "none" if "/" in lease.share else "mig"}
 
 
-def resources(lease: Object) -> dict[str, str]:
+def resources(lease: GPULease) -> dict[str, str]:
     """Return the GPU resources of the node: exactly those that were won."""
-    devices = lease["spec"]["devices"]
-    share = devices[0].get("share", "")
-    if not share:
+    devices = lease.spec.devices
+    if not lease.share:
         return {labels.GPU_RESOURCE: str(len(devices))}
-    if "/" in share:
-        return {labels.EIGHTHS_RESOURCE: str(sum(len(d["slots"]) for d in devices))}
-    return {labels.MIG_PREFIX + share: str(len(devices))}
+    if "/" in lease.share:
+        return {labels.EIGHTHS_RESOURCE: str(sum(len(device.slots) for device in devices))}
+    return {labels.MIG_PREFIX + lease.share: str(len(devices))}
 
 
-def room(lease: Object, host_node: Object | None, gpus: int) -> dict[str, str]:
+def room(lease: GPULease, host_node: Object | None, gpus: int) -> dict[str, str]:
     """
     Return the node's resources: the lease's GPUs and a portion of the machine's CPU, memory, disk.
 
@@ -88,8 +92,8 @@ def room(lease: Object, host_node: Object | None, gpus: int) -> dict[str, str]:
     without GPUs is left out.
     """
     machine = machine_room(host_node)
-    portion = share_of(lease["spec"]["devices"]) / max(gpus, 1)
-    host_allocatable = ((host_node or {}).get("status") or {}).get("allocatable") or {}
+    portion = share_of(lease.spec.devices) / max(gpus, 1)
+    host_allocatable = status_of(host_node or {}).get("allocatable") or {}
     return {
         **{
             name: _quantity(name, amount * min(portion, Fraction(1)))
@@ -104,7 +108,7 @@ def machine_room(host_node: Object | None) -> dict[str, Fraction]:
     """
     Return the resources of a machine that leases share: all but what its owner offers separately.
     """
-    allocatable = ((host_node or {}).get("status") or {}).get("allocatable") or {}
+    allocatable = status_of(host_node or {}).get("allocatable") or {}
     offered = offer_of(host_node) if host_node is not None else {}
     return {
         name: max(Fraction(0), parse(allocatable[name]) - offered.get(name, Fraction(0)))
@@ -113,13 +117,10 @@ def machine_room(host_node: Object | None) -> dict[str, Fraction]:
     }
 
 
-def share_of(devices: Iterable[Object]) -> Fraction:
+def share_of(devices: Iterable[DeviceRef]) -> Fraction:
     """Return how many GPUs the devices are; a part counts by how many of its GPU's slots it has."""
     return sum(
-        (
-            Fraction(len(device.get("slots") or ()), UNITS) if device.get("share") else Fraction(1)
-            for device in devices
-        ),
+        (Fraction(len(device.slots), UNITS) if device.share else Fraction(1) for device in devices),
         Fraction(0),
     )
 
@@ -135,7 +136,7 @@ def _quantity(name: str, amount: Fraction) -> str:
 
 
 def node_status(
-    lease: Object,
+    lease: GPULease,
     host_node: Object | None,
     gpus: int,
     *,
@@ -146,15 +147,17 @@ def node_status(
     Return the Node's status. `gpus`: all of the machine. `degraded`: sentences on worse links.
     """
     allocatable = room(lease, host_node, gpus)
-    status = lease["status"]
-    draining = status["phase"] == Phase.DRAINING
+    draining = lease.phase == Phase.DRAINING
+    reason, reclaim_at = (
+        (lease.status.reason, lease.status.reclaim_at) if lease.status is not None else ("", "")
+    )
     conditions = [
         _condition("Ready", "True", "Leased", "the lease is held", now),
         _condition(
             "ReclaimNotice",
             "True" if draining else "False",
-            status.get("reason") or "None" if draining else "None",
-            f"pods must end by {status.get('reclaimAt')}" if draining else "",
+            reason or "None" if draining else "None",
+            f"pods must end by {reclaim_at}" if draining else "",
             now,
         ),
     ]
@@ -166,7 +169,7 @@ def node_status(
         "capacity": allocatable,
         "allocatable": allocatable,
         "conditions": conditions,
-        "addresses": [{"type": "Hostname", "address": lease["metadata"]["name"]}],
+        "addresses": [{"type": "Hostname", "address": lease.name}],
         "nodeInfo": {
             "architecture": "",
             "bootID": "",
@@ -182,36 +185,35 @@ def node_status(
     }
 
 
-def taints(lease: Object) -> list[dict[str, Any]]:
+def taints(lease: GPULease) -> list[dict[str, str]]:
     """Return the taint of a lease under notice; [] for any other."""
-    if lease["status"]["phase"] != Phase.DRAINING:
+    if lease.phase != Phase.DRAINING:
         return []
     return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
 
 
-def devices_shown(lease: Object, host_slices: Iterable[Object]) -> list[dict[str, Any]]:
+def devices_shown(lease: GPULease, host_slices: Iterable[Object]) -> list[dict[str, Any]]:
     """Return the leased devices with the attributes the host's slices give them now."""
     host_slices = list(host_slices)
     published = {
         (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"]): device
         for slice_ in host_slices
-        if slice_["spec"].get("nodeName") == lease["spec"]["node"]
+        if slice_["spec"].get("nodeName") == lease.spec.node
         for device in slice_["spec"].get("devices") or ()
     }
     return [
         _plane_device(
             device,
-            published.get((device["driver"], device["pool"], device["name"]))
-            or {"name": device["name"]},
-            migdevices.published(lease, device, host_slices),
+            published.get((device.driver, device.pool, device.name)) or {"name": device.name},
+            migdevices.published(device, host_slices),
         )
-        for device in lease["spec"]["devices"]
+        for device in lease.spec.devices
     ]
 
 
-def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
+def resource_slice(lease: GPULease, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
     """Return the slice of the leased devices, owned by `node`."""
-    name = lease["metadata"]["name"]
+    name = lease.name
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
@@ -222,13 +224,13 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
                 {
                     "apiVersion": "v1",
                     "kind": "Node",
-                    "name": node["metadata"]["name"],
-                    "uid": node["metadata"]["uid"],
+                    "name": name_of(node),
+                    "uid": uid_of(node),
                 }
             ],
         },
         "spec": {
-            "driver": lease["spec"]["devices"][0]["driver"],
+            "driver": lease.spec.devices[0].driver,
             "nodeName": name,
             "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
             "devices": devices_shown(lease, host_slices),
@@ -236,19 +238,18 @@ def resource_slice(lease: Object, host_slices: Iterable[Object], node: Object) -
     }
 
 
-def _plane_device(leased: Object, device: Object, part: Object | None) -> dict[str, Any]:
+def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> dict[str, Any]:
     """Return a device as its agent sees it: a part has a name of its own and only its capacity."""
     # The host's fields describe its place there; in the plane it is on the lease's node.
     plane_fields = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
-    share, slots = leased.get("share", ""), list(leased.get("slots") or ())
-    if not share:
+    if not leased.share:
         return plane_fields
     if part is not None:  # a published MIG instance describes itself
         visible = {key: value for key, value in part.items() if key not in _OF_THE_HOST}
         capacity = visible.get("capacity") or {}
     else:
         capacity = {
-            name: _portion(value["value"], len(slots))
+            name: _portion(value["value"], len(leased.slots))
             for name, value in (device.get("capacity") or {}).items()
         }
         # Without a consumable capacity it could be claimed any number of times.
@@ -256,7 +257,7 @@ def _plane_device(leased: Object, device: Object, part: Object | None) -> dict[s
     attributes = {
         **(visible.get("attributes") or {}),
         labels.PARENT_ATTRIBUTE: {"string": device["name"]},
-        labels.SHARE_ATTRIBUTE: {"string": share},
+        labels.SHARE_ATTRIBUTE: {"string": leased.share},
     }
     visible = {**visible, "name": migdevices.shown_name(leased), "attributes": attributes}
     return {**visible, "capacity": capacity} if capacity else visible
@@ -283,7 +284,7 @@ def _eighths(amount: str, count: int) -> str:
     return of_bytes(number) if amount.endswith("i") else canonical(number)
 
 
-def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, Any]:
+def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, str]:
     return {
         "type": type_,
         "status": status,

@@ -9,13 +9,14 @@ remaining time. Every pod is deleted with the rest of the notice as its grace pe
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
+from bidplane.api.objects import annotations_of, phase_of
+from bidplane.api.reading import GPULease
+from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.market.pricing.explain import IDLE
 
 _CAUSES = {
@@ -32,56 +33,80 @@ _SHUTDOWN_PART = 3
 RELEASE_SECONDS = 30.0
 
 
-def is_given(lease: Object) -> bool:
-    """Return whether a lease is under notice."""
-    status = lease.get("status") or {}
-    return status.get("phase") == Phase.DRAINING and bool(status.get("reclaimAt"))
+class ReclaimNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """The announced end of a lease."""
+
+    reason: str
+    reclaim_at: str  # RFC 3339: when the pod must have ended
+    compensation: str = ""  # credits
+    lease: str
+    given_at: str = ""  # RFC 3339: when the notice began; "" if that is not known
+    is_idle: bool = False  # the lease was idle, so it lost to a bid slightly above its own
 
 
-def of_release(lease: Object, pod: Object, *, reason: str, asked: str, until: str) -> Object:
+def notice_of(lease: GPULease) -> ReclaimNotice | None:
+    """Return the notice that a lease is under; None without one."""
+    status = lease.status
+    if status is None or status.phase != Phase.DRAINING or not status.reclaim_at:
+        return None
+    return ReclaimNotice(
+        reason=status.reason,
+        reclaim_at=status.reclaim_at,
+        compensation=status.compensation,
+        lease=lease.name,
+        given_at=status.notice_at,
+        is_idle=bool(status.idle_since),
+    )
+
+
+def notice_of_release(
+    lease: GPULease, pod: Object, *, reason: str, requested_at: float
+) -> ReclaimNotice | None:
     """
-    Return the lease as if under notice since `asked`, for a pod with a checkpoint command.
-
-    For any other pod, return the lease as it is.
+    Return the notice of a lease that its agent, or a node's owner, ends: the lease's own, or one
+    since the request for a pod with a checkpoint command; None for any other pod.
     """
-    notes = pod["metadata"].get("annotations") or {}
-    if is_given(lease) or not notes.get(labels.CHECKPOINT_COMMAND):
-        return lease
-    notice = {"phase": Phase.DRAINING, "reason": reason, "noticeAt": asked, "reclaimAt": until}
-    return {**lease, "status": {**lease["status"], **notice}}
+    if (notice := notice_of(lease)) is not None:
+        return notice
+    if not annotations_of(pod).get(labels.CHECKPOINT_COMMAND):
+        return None
+    return ReclaimNotice(
+        reason=reason,
+        reclaim_at=rfc3339(requested_at + RELEASE_SECONDS),
+        compensation=lease.status.compensation if lease.status is not None else "",
+        lease=lease.name,
+        given_at=rfc3339(requested_at),
+    )
 
 
-def annotation(lease: Object) -> str:
+def annotation(notice: ReclaimNotice) -> str:
     """Return the text of a pod's annotation `bidplane.dev/notice`."""
-    status = lease["status"]
-    notice = {
-        "reason": status.get("reason", ""),
-        "reclaimAt": status["reclaimAt"],
-        "compensation": status.get("compensation", ""),
-        "lease": lease["metadata"]["name"],
+    fields = {
+        "reason": notice.reason,
+        "reclaimAt": notice.reclaim_at,
+        "compensation": notice.compensation,
+        "lease": notice.lease,
     }
-    return msgspec.json.encode(notice).decode()
+    return msgspec.json.encode(fields).decode()
 
 
-def words(lease: Object) -> str:
+def explanation(notice: ReclaimNotice | None) -> str:
     """Return a sentence that explains to a pod's owner why the pod ends."""
-    status = lease["status"]
-    until = status.get("reclaimAt")
-    if not until:
+    if notice is None:
         return "the lease was released"
-    paid = status.get("compensation", "")
+    paid = notice.compensation
     # An idle lease loses to a bid only slightly above its own.
-    idle = status.get("reason") == "Outbid" and status.get("idleSince")
+    idle = notice.reason == "Outbid" and notice.is_idle
     return (
-        f"{_CAUSES.get(status.get('reason', ''), 'the GPUs are reclaimed')}"
+        f"{_CAUSES.get(notice.reason, 'the GPUs are reclaimed')}"
         + (f" ({IDLE})" if idle else "")
-        + f": the pod must end by {until}"
+        + f": the pod must end by {notice.reclaim_at}"
         + (f"; {paid} credits of compensation" if paid.strip("0.") else "")
         + "; the pod bids again"
     )
 
 
-def condition(message: str, now: str) -> dict[str, Any]:
+def condition(message: str, now: str) -> dict[str, str]:
     """Return the condition `DisruptionTarget`, as upstream sets it on a preempted pod."""
     return {
         "type": "DisruptionTarget",
@@ -93,16 +118,18 @@ def condition(message: str, now: str) -> dict[str, Any]:
 
 
 def checkpoint_wait(
-    pod: Object, host_pod: Object | None, *, now: float, given: float, end: float
+    notice: ReclaimNotice, pod: Object, host_pod: Object | None, *, now: float
 ) -> float:
     """Return the seconds for which the pod may still save; 0 when it is to be ended."""
-    notes = pod["metadata"].get("annotations") or {}
-    if not notes.get(labels.CHECKPOINT_COMMAND) or host_pod is None:
+    annotations = annotations_of(pod)
+    if not annotations.get(labels.CHECKPOINT_COMMAND) or host_pod is None:
         return 0.0
-    if (host_pod.get("status") or {}).get("phase") != "Running":
+    if phase_of(host_pod) != "Running":
         return 0.0
-    if labels.CHECKPOINT in notes:  # the checkpoint is done and recorded
+    if labels.CHECKPOINT in annotations:  # the checkpoint is done and recorded
         return 0.0
     grace: float = pod["spec"].get("terminationGracePeriodSeconds", 30)
-    shutdown = min(grace, (end - given) / _SHUTDOWN_PART)
+    end = parse_rfc3339(notice.reclaim_at)
+    given_at = parse_rfc3339(notice.given_at or notice.reclaim_at)
+    shutdown = min(grace, (end - given_at) / _SHUTDOWN_PART)
     return max(0.0, end - shutdown - now)

@@ -15,7 +15,7 @@ from bidplane.api import labels
 from bidplane.api.kinds import Object
 
 
-def kept_name(uid: str) -> str:
+def template_name(uid: str) -> str:
     """Return the name of the PodTemplate that saves the pod with this uid."""
     return f"requeue-{uid}"
 
@@ -55,7 +55,7 @@ def template(pod: Object) -> dict[str, Any]:
         "apiVersion": "v1",
         "kind": "PodTemplate",
         "metadata": {
-            "name": kept_name(metadata["uid"]),
+            "name": template_name(metadata["uid"]),
             "namespace": metadata["namespace"],
             "labels": {labels.REQUEUE: "true"},
             "annotations": {labels.POD_NAME: metadata["name"], labels.POD_UID: metadata["uid"]},

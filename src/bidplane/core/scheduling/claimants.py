@@ -10,19 +10,18 @@ import msgspec
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.money import format_credits
-from bidplane.api.objects import name_of, phase_of
+from bidplane.api.objects import has_ended, name_of
+from bidplane.api.reading import Bid
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling import podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
 from bidplane.core.scheduling.gangs import BidAlone, BidExists, BidTogether, GangBlock, gang_step
 from bidplane.core.scheduling.groups import Gang, Gangs
 from bidplane.core.scheduling.observed import (
-    FINISHED,
     PlaneSnapshot,
     bid_of,
     host_bid_name,
     is_by_hand,
-    is_held,
     is_pending,
     lease_of,
     wants_gpus,
@@ -81,9 +80,9 @@ def _plan_alone(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterator[O
                         instant=is_instant(snapshot, ask),
                     ),
                 )
-            elif phase_of(bid) == BidPhase.ENDED:
+            elif bid.phase == BidPhase.ENDED:
                 yield DeleteBid(bid)
-            elif phase_of(bid) == BidPhase.WON and usable:
+            elif bid.phase == BidPhase.WON and usable:
                 yield Explain(
                     pod, "ClaimDoesNotFit", f"{obstacle} on the GPUs that its bid has won"
                 )
@@ -183,7 +182,7 @@ def _bidder_of(snapshot: PlaneSnapshot, pod: Object) -> Object:
     )
 
 
-def _usable_nodes(snapshot: PlaneSnapshot, bid: Object | None, pod: Object) -> list[str]:
+def _usable_nodes(snapshot: PlaneSnapshot, bid: Bid | None, pod: Object) -> list[str]:
     """
     Return the nodes that a pod's claims may use.
 
@@ -196,9 +195,7 @@ def _usable_nodes(snapshot: PlaneSnapshot, bid: Object | None, pod: Object) -> l
     exclusively_used = {
         pod["spec"].get("nodeName")
         for pod in snapshot.pods
-        if not pod["spec"].get("resourceClaims")
-        and wants_gpus(pod)
-        and phase_of(pod) not in FINISHED
+        if not pod["spec"].get("resourceClaims") and wants_gpus(pod) and not has_ended(pod)
     }
     # A node's slices appear a moment after it.
     nodes_with_slices = {slice_["spec"].get("nodeName") for slice_ in snapshot.devices.slices}
@@ -209,19 +206,16 @@ def _usable_nodes(snapshot: PlaneSnapshot, bid: Object | None, pod: Object) -> l
         and not node["spec"].get("taints")
     }
     return sorted(
-        name
+        lease.name
         for lease in snapshot.leases
-        if (name := lease["metadata"]["name"]) in usable - exclusively_used
-        and is_held(lease)
+        if lease.name in usable - exclusively_used
+        and lease.is_held
         and (
-            name in claimed
-            or lease["spec"]["bid"]["name"] == own_bid
+            lease.name in claimed
+            or lease.spec.bid.name == own_bid
             # A fraction serves only the claim that asked for it; a MIG instance describes itself
             # and may serve others.
-            or (
-                lease["spec"]["bid"]["name"] in by_hand
-                and "/" not in lease["spec"]["devices"][0].get("share", "")
-            )
+            or (lease.spec.bid.name in by_hand and "/" not in lease.share)
         )
     )
 

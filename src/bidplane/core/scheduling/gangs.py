@@ -11,11 +11,11 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
-from bidplane.api.objects import is_deleted, name_of, phase_of
+from bidplane.api.objects import has_ended, is_deleted, name_of
+from bidplane.api.reading import Bid, GPULease
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling.groups import Gang, Gangs, pods_needed
 from bidplane.core.scheduling.observed import (
-    FINISHED,
     PlaneSnapshot,
     ask_or_none,
     blocks_of,
@@ -23,10 +23,8 @@ from bidplane.core.scheduling.observed import (
     gang_bid_name,
     is_available,
     is_bound,
-    is_held,
     is_pending,
     is_used,
-    was_ordered,
 )
 from bidplane.core.scheduling.operations import (
     BindPod,
@@ -54,8 +52,8 @@ class BidExists(msgspec.Struct, frozen=True):
     The gang's bid exists. One pod keeps its price up to date: only for that one, `members` is set.
     """
 
-    bid: Object
-    lease: Object | None
+    bid: Bid
+    lease: GPULease | None
     members: list[Object]
 
 
@@ -85,20 +83,20 @@ def gang_step(
     if bid is None:
         return _without_bid(pod, gang, waiting, rank, needed)
     blocks = blocks_of(snapshot, bid)
-    if _is_undecided(bid):
+    if bid.is_waiting:
         # Leases of the gang's previous bid, which had the same name, may still be ending.
-        blocks = list(filter(is_held, blocks))
-    if phase_of(bid) == BidPhase.ENDED or (blocks and not any(map(is_held, blocks))):
+        blocks = [lease for lease in blocks if lease.is_held]
+    if bid.phase == BidPhase.ENDED or (blocks and not any(lease.is_held for lease in blocks)):
         # Its leases ended or are ending. A bid wins once, so the gang bids anew together.
         return [DeleteBid(bid)] if rank == 0 else []
-    if not blocks and 0 < needed != bid["spec"].get("blocks", 1) and _is_undecided(bid):
+    if not blocks and 0 < needed != bid.spec.blocks and bid.is_waiting:
         # The gang became larger or smaller while its bid waited.
         return [DeleteBid(bid)] if rank == 0 else []
-    free = [lease for lease in blocks if is_held(lease) and is_available(snapshot, lease)]
+    free = [lease for lease in blocks if lease.is_held and is_available(snapshot, lease)]
     busy = [lease for lease in blocks if is_used(snapshot, lease)]
     # Pods are bound only when every block is available: none runs before all can.
-    if blocks and len(free) + len(busy) == blocks[0]["spec"].get("parts", 1):
-        node = _assign_blocks(waiting, [name_of(lease) for lease in free], claimed_nodes or {}).get(
+    if blocks and len(free) + len(busy) == blocks[0].spec.parts:
+        node = _assign_blocks(waiting, [lease.name for lease in free], claimed_nodes or {}).get(
             name_of(pod)
         )
         if node is not None:
@@ -111,7 +109,7 @@ def gang_step(
             leaving = len(busy) - sum(_is_bound_to(busy, member) for member in members)
             if rank < needed - leaving:
                 return BidAlone()
-    first_members = list(waiting[: bid["spec"].get("blocks", 1)])
+    first_members = list(waiting[: bid.spec.blocks])
     if pod not in first_members:
         return [_explain_surplus(pod, gang)]
     return BidExists(bid, blocks[0] if blocks else None, first_members if rank == 0 else [])
@@ -150,19 +148,15 @@ def _explain_surplus(pod: Object, gang: Gang) -> Explain:
 
 def _is_settled(snapshot: PlaneSnapshot, pod: Object) -> bool:
     """Return whether a pod runs, or is about to, on a lease that it is not about to lose."""
-    return _is_bound_to(filter(is_held, snapshot.leases), pod)
+    return _is_bound_to((lease for lease in snapshot.leases if lease.is_held), pod)
 
 
-def _is_bound_to(leases: Iterable[Object], pod: Object) -> bool:
+def _is_bound_to(leases: Iterable[GPULease], pod: Object) -> bool:
     """Return whether a pod is bound to one of these leases and is not leaving it."""
-    if not is_bound(pod) or is_deleted(pod) or phase_of(pod) in FINISHED:
+    if not is_bound(pod) or is_deleted(pod) or has_ended(pod):
         return False
     node = pod["spec"]["nodeName"]
-    return any(name_of(lease) == node for lease in leases)
-
-
-def _is_undecided(bid: Object) -> bool:
-    return phase_of(bid) in ("", BidPhase.WAITING)
+    return any(lease.name == node for lease in leases)
 
 
 def _assign_blocks(
@@ -183,10 +177,10 @@ def plan_named_bid(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterato
         return
     blocks = blocks_of(snapshot, bid)
     for lease in blocks:
-        if is_held(lease) and is_available(snapshot, lease) and _suffices(lease, ask):
-            yield BindPod(pod, lease["metadata"]["name"])
+        if lease.is_held and is_available(snapshot, lease) and _suffices(lease, ask):
+            yield BindPod(pod, lease.name)
             return
-    if any(map(is_held, blocks)):
+    if any(lease.is_held for lease in blocks):
         yield Explain(pod, "LeaseInUse", f"what the Bid {ask.bid} has won is in use, or too small")
         return
     yield explain_waiting(pod, bid, None)
@@ -195,15 +189,13 @@ def plan_named_bid(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterato
 def _plan_order(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterator[Operation]:
     """Plan for a pod that uses the lease of an order."""
     bought = [
-        lease
-        for lease in snapshot.leases
-        if was_ordered(lease) and lease["spec"]["bid"]["name"] == ask.bid
+        lease for lease in snapshot.leases if lease.was_ordered and lease.spec.bid.name == ask.bid
     ]
     for lease in bought:
-        if is_held(lease) and is_available(snapshot, lease) and _suffices(lease, ask):
-            yield BindPod(pod, lease["metadata"]["name"])
+        if lease.is_held and is_available(snapshot, lease) and _suffices(lease, ask):
+            yield BindPod(pod, lease.name)
             return
-    if any(map(is_held, bought)):
+    if any(lease.is_held for lease in bought):
         # A lease's node appears a moment after the lease.
         yield Explain(
             pod, "LeaseInUse", f"what order {ask.bid} bought is in use, too small, or not ready yet"
@@ -217,8 +209,6 @@ def _plan_order(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterator[O
     )
 
 
-def _suffices(lease: Object, ask: PodAsk) -> bool:
+def _suffices(lease: GPULease, ask: PodAsk) -> bool:
     """Return whether a lease has as many GPUs, or the share, that a pod asks for."""
-    devices = lease["spec"]["devices"]
-    share = devices[0].get("share", "")
-    return share == ask.share and len(devices) >= ask.gpus
+    return lease.share == ask.share and len(lease.spec.devices) >= ask.gpus

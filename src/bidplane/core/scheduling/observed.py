@@ -10,24 +10,25 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
 from bidplane.api.kinds import Kind, Object
-from bidplane.api.lease import Origin, Phase
+from bidplane.api.lease import Phase
 from bidplane.api.money import parse_credits
-from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.objects import has_ended, is_deleted
+from bidplane.api.reading import Bid, GPULease
 from bidplane.core.bidding.asks import PodAsk, ask_of
 from bidplane.core.hosting.translation import host_name
 from bidplane.core.market.pricing.reserve import default_price
 from bidplane.core.scheduling.podclaims import Devices
 
-FINISHED = ("Succeeded", "Failed")
-
 
 class PlaneSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The objects of one plane that the scheduler plans with, and its agent's settings."""
 
-    pods: list[Object]
-    bids: list[Object]
-    leases: list[Object]
-    nodes: list[Object]
+    pods: Sequence[Object]
+    bids: Sequence[Bid]
+    leases: Sequence[GPULease]
+    nodes: Sequence[Object]
+    # The host's names of bids that cannot be read; what they won is left alone.
+    unreadable_bids: frozenset[str] = frozenset()
     max_price: str = ""  # the agent's, for pods without one; "": from the list price
     priority: int = 1
     list_prices: Mapping[str, int] = {}  # by pool, micro-credits
@@ -51,25 +52,25 @@ class PlaneSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     # Indexes: a plan looks up objects for each of hundreds of pods.
 
     @functools.cached_property
-    def bids_by_pod(self) -> dict[str, Object]:
+    def bids_by_pod(self) -> dict[str, Bid]:
         """The bids of pods, by the pod's uid."""
-        by_uid: dict[str, Object] = {}
+        by_uid: dict[str, Bid] = {}
         for bid in self.bids:
-            uid = (bid["metadata"].get("labels") or {}).get(labels.POD_UID)
+            uid = bid.labels.get(labels.POD_UID)
             if uid is not None:
                 by_uid.setdefault(uid, bid)
         return by_uid
 
     @functools.cached_property
-    def bids_by_name(self) -> dict[tuple[str, str], Object]:
-        return {(bid["metadata"]["namespace"], bid["metadata"]["name"]): bid for bid in self.bids}
+    def bids_by_name(self) -> dict[tuple[str, str], Bid]:
+        return {(bid.namespace, bid.name): bid for bid in self.bids}
 
     @functools.cached_property
-    def leases_by_bid(self) -> dict[str, list[Object]]:
+    def leases_by_bid(self) -> dict[str, list[GPULease]]:
         """The leases, by the host's name of the bid that won them."""
-        by_bid: dict[str, list[Object]] = {}
+        by_bid: dict[str, list[GPULease]] = {}
         for lease in self.leases:
-            by_bid.setdefault(lease["spec"]["bid"]["name"], []).append(lease)
+            by_bid.setdefault(lease.spec.bid.name, []).append(lease)
         return by_bid
 
     @functools.cached_property
@@ -79,16 +80,16 @@ class PlaneSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @functools.cached_property
     def used_nodes(self) -> frozenset[str]:
         """The nodes whose GPUs are used by a pod that has not ended."""
-        live = (pod for pod in self.pods if is_bound(pod) and phase_of(pod) not in FINISHED)
+        live = (pod for pod in self.pods if is_bound(pod) and not has_ended(pod))
         return frozenset(pod["spec"]["nodeName"] for pod in live if wants_gpus(pod))
 
     @functools.cached_property
     def active_nodes(self) -> frozenset[str]:
         """The nodes of leases that are paid for, on which pods without GPUs may run too."""
         return frozenset(
-            lease["metadata"]["name"]
+            lease.name
             for lease in self.leases
-            if phase_of(lease) == Phase.ACTIVE and not is_deleted(lease)
+            if lease.phase == Phase.ACTIVE and not lease.is_deleted
         )
 
 
@@ -105,14 +106,14 @@ def is_pending(pod: Object) -> bool:
     return (
         not is_bound(pod)
         and not pod["spec"].get("schedulingGates")  # a gated pod is not ready to pay
-        and not pod["metadata"].get("deletionTimestamp")
-        and phase_of(pod) not in FINISHED
+        and not is_deleted(pod)
+        and not has_ended(pod)
     )
 
 
 def is_live_on(pod: Object, node: str) -> bool:
     """Return whether a pod is bound to the node and has not ended."""
-    return pod["spec"].get("nodeName") == node and phase_of(pod) not in FINISHED
+    return pod["spec"].get("nodeName") == node and not has_ended(pod)
 
 
 def is_bound(pod: Object) -> bool:
@@ -142,64 +143,55 @@ def ask_or_none(pod: Object) -> PodAsk | None:
         return None
 
 
-def bid_of(snapshot: PlaneSnapshot, pod: Object) -> Object | None:
+def bid_of(snapshot: PlaneSnapshot, pod: Object) -> Bid | None:
     """Return the bid of a pod, if it has one."""
     return snapshot.bids_by_pod.get(pod["metadata"]["uid"])
 
 
-def find_bid(snapshot: PlaneSnapshot, namespace: str, name: str) -> Object | None:
+def find_bid(snapshot: PlaneSnapshot, namespace: str, name: str) -> Bid | None:
     """Return a bid by its name, unless it is deleted."""
     bid = snapshot.bids_by_name.get((namespace, name))
-    return None if bid is None or is_deleted(bid) else bid
+    return None if bid is None or bid.is_deleted else bid
 
 
-def host_bid_name(bid: Object) -> str:
+def host_bid_name(bid: Bid) -> str:
     """Return a bid's name on the host."""
-    return host_name(bid["metadata"]["namespace"], bid["metadata"]["name"])
+    return host_name(bid.namespace, bid.name)
 
 
-def lease_of(snapshot: PlaneSnapshot, bid: Object) -> Object | None:
+def lease_of(snapshot: PlaneSnapshot, bid: Bid) -> GPULease | None:
     """Return the lease that a bid won; found by name, which exists before the bid's status."""
-    return next(filter(is_held, snapshot.leases_by_bid.get(host_bid_name(bid), ())), None)
+    leases = snapshot.leases_by_bid.get(host_bid_name(bid), ())
+    return next((lease for lease in leases if lease.is_held), None)
 
 
-def blocks_of(snapshot: PlaneSnapshot, bid: Object) -> list[Object]:
+def blocks_of(snapshot: PlaneSnapshot, bid: Bid) -> list[GPULease]:
     """Return the leases that a bid has won, in the order of a gang's blocks, in any phase."""
-    name, uid = host_bid_name(bid), (bid.get("status") or {}).get("lease", "")
+    won = bid.status.lease if bid.status is not None else ""
     leases = [
         lease
-        for lease in snapshot.leases_by_bid.get(name, ())
-        # A gang's next bid has the same name; its status tells which leases it won.
-        if not uid or lease["metadata"]["name"].startswith(uid)
+        for lease in snapshot.leases_by_bid.get(host_bid_name(bid), ())
+        # A gang's next bid has the same name; its status tells which lease it won.
+        if not won or lease.shows(won)
     ]
-    return sorted(leases, key=lambda lease: lease["spec"].get("part", 0))
+    return sorted(leases, key=lambda lease: lease.spec.part)
 
 
-def was_ordered(lease: Object) -> bool:
-    """Return whether the lease was bought over HTTP, without a Bid."""
-    origin = lease["spec"].get("origin")
-    if origin is None:  # made by a version without this field; no user can choose a uid
-        return str(lease["spec"]["bid"].get("uid", "")).startswith("order/")
-    return bool(origin == Origin.ORDER)
-
-
-def is_by_hand(bid: Object) -> bool:
+def is_by_hand(bid: Bid) -> bool:
     """Return whether a person or a program wrote the bid, not the scheduler."""
-    return not {labels.POD_UID, labels.GANG} & set(bid["metadata"].get("labels") or {})
+    return labels.POD_UID not in bid.labels and labels.GANG not in bid.labels
 
 
-def is_held(lease: Object) -> bool:
-    """Return whether a lease is pending or active, and not deleted."""
-    return phase_of(lease) in (Phase.PENDING, Phase.ACTIVE) and not is_deleted(lease)
-
-
-def is_used(snapshot: PlaneSnapshot, lease: Object) -> bool:
+def is_used(snapshot: PlaneSnapshot, lease: GPULease) -> bool:
     """Return whether a pod uses the lease's GPUs."""
-    return lease["metadata"]["name"] in snapshot.used_nodes
+    return lease.name in snapshot.used_nodes
 
 
-def is_available(snapshot: PlaneSnapshot, lease: Object) -> bool:
+def is_available(snapshot: PlaneSnapshot, lease: GPULease) -> bool:
     """Return whether a lease's node exists, has no taints, and no pod uses its GPUs."""
-    name = lease["metadata"]["name"]
-    node = snapshot.nodes_by_name.get(name)
-    return node is not None and not node["spec"].get("taints") and name not in snapshot.used_nodes
+    node = snapshot.nodes_by_name.get(lease.name)
+    return (
+        node is not None
+        and not node["spec"].get("taints")
+        and lease.name not in snapshot.used_nodes
+    )

@@ -9,14 +9,14 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
-from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, MICRO, format_credits, parse_credits
-from bidplane.api.objects import name_of, phase_of
+from bidplane.api.objects import name_of
+from bidplane.api.reading import Bid
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import pacing
-from bidplane.core.bidding.asks import WORK_SECONDS, PodAsk, gpus_asked
+from bidplane.core.bidding.asks import WORK_SECONDS, PodAsk
 from bidplane.core.bidding.pacing import Pace, PacedOffer
 from bidplane.core.bidding.strategy import StrategyInput, offer
 from bidplane.core.devices.chain import CHAIN, FRACTIONS, block_size
@@ -25,6 +25,7 @@ from bidplane.core.scheduling.observed import (
     PlaneSnapshot,
     ask_or_none,
     bid_of,
+    is_by_hand,
     is_pending,
     lease_of,
 )
@@ -73,14 +74,14 @@ def offers_of(snapshot: PlaneSnapshot, pending: list[Object]) -> dict[str, Paced
 
 
 def reprice_bid(
-    snapshot: PlaneSnapshot, ask: PodAsk, bid: Object, offer_now: PacedOffer
+    snapshot: PlaneSnapshot, ask: PodAsk, bid: Bid, offer_now: PacedOffer
 ) -> Iterator[Operation]:
     """Yield the new price of a waiting bid, or its deletion, where the pod's offer has changed."""
-    if ask.max_price and bid["spec"].get("maxPrice") != ask.max_price:
+    if ask.max_price and bid.spec.max_price != ask.max_price:
         yield PriceBid(bid, ask.max_price)  # its author changed it while the pod waits
     if ask.max_price or snapshot.strategy is Strategy.MANUAL:
         return
-    current_price, price = parse_credits(bid["spec"].get("maxPrice") or "0"), offer_now.price
+    current_price, price = parse_credits(bid.spec.max_price or "0"), offer_now.price
     if price == 0:
         # The bid is the only record of a spent budget, so it stays; the exchange explains on it.
         if offer_now.reason != pacing.SPENT:
@@ -96,9 +97,9 @@ def pace_text(offer_now: PacedOffer) -> str:
     return msgspec.json.encode(offer_now.pace).decode() if offer_now.pace is not None else ""
 
 
-def _pace_of(bid: Object | None) -> Pace:
+def _pace_of(bid: Bid | None) -> Pace:
     """Read the state of a pod's pacing from its bid."""
-    text = ((bid or {}).get("metadata", {}).get("annotations") or {}).get(labels.PACE, "")
+    text = bid.annotations.get(labels.PACE, "") if bid is not None else ""
     try:
         return msgspec.json.decode(text, type=Pace) if text else Pace()
     except msgspec.MsgspecError:  # its owner wrote other text there
@@ -129,11 +130,11 @@ def _progress(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> dict[str, An
     if not ask.budget:
         return {}
     bid = bid_of(snapshot, pod)
-    status = (bid or {}).get("status") or {}
+    status = bid.status if bid is not None else None
     return {
         "budget": parse_credits(ask.budget),
-        "spent": parse_credits(status.get("spent") or "0"),
-        "ran_seconds": status.get("ranSeconds", 0),
+        "spent": parse_credits((status.spent if status is not None else "") or "0"),
+        "ran_seconds": status.ran_seconds if status is not None else 0,
         "pace": _pace_of(bid),
     }
 
@@ -156,26 +157,26 @@ def price_text(snapshot: PlaneSnapshot, ask: PodAsk, offer_now: PacedOffer) -> s
     return format_credits(offer_now.price)
 
 
-def _weight(ask: PodAsk, bid: Object | None) -> int:
+def _weight(ask: PodAsk, bid: Bid | None) -> int:
     """Return the size of an ask in 56ths of a GPU; a MIG instance counts as a whole one."""
     for leaf in FRACTIONS:
         if leaf.name == ask.share:
             return leaf.weight
-    if bid["spec"].get("spread") if bid else not ask.one_link:
+    if bid.spec.spread if bid is not None else not ask.one_link:
         return GPU_WEIGHT * ask.gpus
-    blocks = bid["spec"].get("blocks", 1) if bid else 1
+    blocks = bid.spec.blocks if bid is not None else 1
     return GPU_WEIGHT * _gpus_sold(ask.gpus, bid, blocks)
 
 
-def _gpus_sold(gpus: int, bid: Object | None, blocks: int = 1) -> int:
+def _gpus_sold(gpus: int, bid: Bid | None, blocks: int = 1) -> int:
     """
     Return how many GPUs a block of `gpus` is sold as.
 
     The pool's chain decides, and the exchange reports it on every bid it has seen; before that, the
     default chain does.
     """
-    status = (bid or {}).get("status") or {}
-    sold = 0 if status.get("shareSold") else status.get("gpusSold", 0) // blocks
+    status = bid.status if bid is not None else None
+    sold = 0 if status is None or status.share_sold else status.gpus_sold // blocks
     return max(gpus, sold) if sold else block_size(gpus, CHAIN) or gpus
 
 
@@ -183,22 +184,16 @@ def _promised_cost(snapshot: PlaneSnapshot) -> int:
     """Return the hourly cost of the agent's leases and of its waiting bids written by hand."""
     total = 0
     for lease in snapshot.leases:
-        if phase_of(lease) != Phase.RELEASED:
-            spec = lease["spec"]
-            total += parse_credits(spec["maxPrice"]) * spec.get("weight", 0) // GPU_WEIGHT
+        if lease.phase != Phase.RELEASED:
+            total += parse_credits(lease.spec.max_price) * lease.spec.weight // GPU_WEIGHT
     for bid in snapshot.bids:
-        bid_labels = bid["metadata"].get("labels") or {}
-        is_of_pods = labels.POD_UID in bid_labels or labels.GANG in bid_labels
-        if not is_of_pods and phase_of(bid) in ("", BidPhase.WAITING):
-            spec = bid["spec"]
-            blocks = spec.get("blocks", 1)
-            gpus = _gpus_sold(spec["gpus"], bid, blocks) * blocks
-            if spec.get("also") or spec.get("oneNode"):
-                sold = (bid.get("status") or {}).get("gpusSold", 0)
-                gpus = max(gpus_asked(spec), sold)
-            price = spec.get("maxPrice")
-            value = max(snapshot.default_prices(spec.get("pool", "")), default=_UNKNOWN_PRICE)
-            total += (parse_credits(price) if price else value) * gpus
+        if is_by_hand(bid) and bid.is_waiting:
+            spec = bid.spec
+            gpus = _gpus_sold(spec.gpus, bid, spec.blocks) * spec.blocks
+            if spec.is_joint:
+                gpus = max(spec.asked, bid.status.gpus_sold if bid.status is not None else 0)
+            value = max(snapshot.default_prices(spec.pool), default=_UNKNOWN_PRICE)
+            total += (parse_credits(spec.max_price) if spec.max_price else value) * gpus
     return total
 
 

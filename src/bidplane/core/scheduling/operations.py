@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from bidplane.api.kinds import Kind, Object
+from bidplane.api.reading import Bid, GPULease
 from bidplane.core.scheduling.podclaims import AllocateClaim, MakeClaim, ReleaseClaim
 
 
@@ -20,7 +21,7 @@ class CreateBid(msgspec.Struct, frozen=True):
 class PriceBid(msgspec.Struct, frozen=True):
     """Change the price of a bid, as the agent's strategy requires now."""
 
-    bid: Object
+    bid: Bid
     max_price: str
     pace: str = ""  # the strategy's state, stored with the bid
 
@@ -28,7 +29,7 @@ class PriceBid(msgspec.Struct, frozen=True):
 class DeleteBid(msgspec.Struct, frozen=True):
     """Delete a bid."""
 
-    bid: Object
+    bid: Bid
 
 
 class BindPod(msgspec.Struct, frozen=True):
@@ -41,7 +42,7 @@ class BindPod(msgspec.Struct, frozen=True):
 class ReleaseLease(msgspec.Struct, frozen=True):
     """Give a lease back."""
 
-    lease: Object
+    lease: GPULease
 
 
 class Explain(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ class Explain(msgspec.Struct, frozen=True):
     pod: Object
     reason: str
     message: str
-    bid: Object | None = None  # the pod's or its gang's bid, if there is one
+    bid: Bid | None = None  # the pod's or its gang's bid, if there is one
 
 
 class TellGroup(msgspec.Struct, frozen=True):
@@ -75,11 +76,10 @@ Operation = (
 )
 
 
-def explain_waiting(pod: Object, bid: Object, lease: Object | None) -> Explain:
+def explain_waiting(pod: Object, bid: Bid, lease: GPULease | None) -> Explain:
     """Explain a pod that waits for its bid or for the GPUs it won."""
-    status = bid.get("status") or {}
-    if lease is not None and not lease.get("status", {}).get("ready", True):
+    if lease is not None and not lease.is_ready:
         return Explain(pod, "Won", "won; waiting for the GPUs' last holder to leave", bid)
-    if not status:
+    if bid.status is None:
         return Explain(pod, "Bidding", "the bid waits for its first round", bid)
-    return Explain(pod, status["reason"], status["message"], bid)
+    return Explain(pod, bid.status.reason.value, bid.status.message, bid)

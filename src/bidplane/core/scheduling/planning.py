@@ -23,7 +23,8 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.lease import Phase
-from bidplane.api.objects import is_deleted, name_of, phase_of
+from bidplane.api.objects import has_ended, is_deleted
+from bidplane.api.reading import GPULease
 from bidplane.core.bidding.asks import PodAsk, ask_of
 from bidplane.core.bidding.pacing import PacedOffer
 from bidplane.core.hosting.translation import host_name
@@ -42,7 +43,6 @@ from bidplane.core.scheduling.gangs import (
 from bidplane.core.scheduling.groups import Gang, Gangs, UnreadableGang
 from bidplane.core.scheduling.groupstatus import update_groups
 from bidplane.core.scheduling.observed import (
-    FINISHED,
     PlaneSnapshot,
     bid_name,
     bid_of,
@@ -55,7 +55,6 @@ from bidplane.core.scheduling.observed import (
     is_used,
     lease_of,
     wants_gpus,
-    was_ordered,
 )
 from bidplane.core.scheduling.offers import (
     is_instant,
@@ -101,12 +100,10 @@ def _plan_suspended(snapshot: PlaneSnapshot, pending: list[Object]) -> Iterator[
     Plan for a suspended agent: end its pods' bids and its leases, but keep bids written by hand.
     """
     for bid in snapshot.bids:
-        bid_labels = bid["metadata"].get("labels") or {}
-        by_pod = labels.POD_UID in bid_labels or labels.GANG in bid_labels
-        if by_pod and not is_deleted(bid):
+        if not is_by_hand(bid) and not bid.is_deleted:
             yield DeleteBid(bid)
     for lease in snapshot.leases:
-        if not is_deleted(lease) and phase_of(lease) not in ("", Phase.RELEASED):
+        if not lease.is_deleted and lease.phase not in (None, Phase.RELEASED):
             yield ReleaseLease(lease)
     for pod in pending:
         yield Explain(
@@ -155,15 +152,15 @@ def _plan_single(
         else:
             yield Explain(pod, "NotBidding", f"the pod does not bid now: {offer_now.reason}")
         return
-    if phase_of(bid) == BidPhase.ENDED:
+    if bid.phase == BidPhase.ENDED:
         # It won and ended before the pod was bound. A bid wins once, so the pod bids anew.
         yield DeleteBid(bid)
         return
     lease = lease_of(snapshot, bid)
     if lease is not None and is_available(snapshot, lease):
-        yield BindPod(pod, lease["metadata"]["name"])
+        yield BindPod(pod, lease.name)
         return
-    if lease is None and phase_of(bid) in ("", BidPhase.WAITING):
+    if lease is None and bid.is_waiting:
         yield from reprice_bid(snapshot, ask, bid, offer_now)
     yield explain_waiting(pod, bid, lease)
 
@@ -192,7 +189,7 @@ def _plan_gang_pod(
             else:
                 yield Explain(pod, "NotBidding", f"the gang does not bid now: {lowest.reason}")
         case BidExists(bid=bid, lease=lease, members=members):
-            if members and lease is None and phase_of(bid) in ("", BidPhase.WAITING):
+            if members and lease is None and bid.is_waiting:
                 yield from reprice_bid(snapshot, ask, bid, _lowest_offer(offers, members))
             yield explain_waiting(pod, bid, lease)
         case BidAlone():
@@ -211,18 +208,17 @@ def _lowest_offer(offers: Mapping[str, PacedOffer], members: list[Object]) -> Pa
 def _end_bids(snapshot: PlaneSnapshot, gangs: Gangs) -> Iterator[Operation]:
     """Delete the bids of pods that ended; the garbage collector removes those of deleted pods."""
     by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot.pods}
-    live = {gangs.key(pod) for pod in snapshot.pods if phase_of(pod) not in FINISHED}
-    bid_by_node = {name_of(lease): lease["spec"]["bid"]["name"] for lease in snapshot.leases}
+    live = {gangs.key(pod) for pod in snapshot.pods if not has_ended(pod)}
+    bid_by_node = {lease.name: lease.spec.bid.name for lease in snapshot.leases}
     for bid in snapshot.bids:
-        bid_labels = bid["metadata"].get("labels") or {}
-        gang = bid_labels.get(labels.GANG)
-        if gang and not is_deleted(bid) and (bid["metadata"]["namespace"], gang) not in live:
+        gang = bid.labels.get(labels.GANG)
+        if gang and not bid.is_deleted and (bid.namespace, gang) not in live:
             yield DeleteBid(bid)
-        uid = bid_labels.get(labels.POD_UID)
-        if uid is None or bid["metadata"].get("deletionTimestamp"):
+        uid = bid.labels.get(labels.POD_UID)
+        if uid is None or bid.is_deleted:
             continue  # written by hand: its owner ends it
         pod = by_uid.get(uid)
-        if pod is None or phase_of(pod) in FINISHED or (is_deleted(pod) and not is_bound(pod)):
+        if pod is None or has_ended(pod) or (is_deleted(pod) and not is_bound(pod)):
             yield DeleteBid(bid)
         elif is_bound(pod) and bid_by_node.get(
             pod["spec"]["nodeName"], host_bid_name(bid)
@@ -231,20 +227,18 @@ def _end_bids(snapshot: PlaneSnapshot, gangs: Gangs) -> Iterator[Operation]:
             yield DeleteBid(bid)
 
 
-def _is_of_earlier_bid(lease: Object, won: Mapping[str, str]) -> bool:
+def _is_of_earlier_bid(lease: GPULease, won: Mapping[str, str]) -> bool:
     """Return whether a lease drains that was won by an earlier bid of the same name."""
-    lease_prefix = won.get(lease["spec"]["bid"]["name"], "")
-    return phase_of(lease) == Phase.DRAINING and not (
-        lease_prefix and lease["metadata"]["name"].startswith(lease_prefix)
-    )
+    lease_name = won.get(lease.spec.bid.name, "")
+    return lease.phase == Phase.DRAINING and not (lease_name and lease.shows(lease_name))
 
 
 def _release_idle_leases(
     snapshot: PlaneSnapshot, gangs: Gangs, pending: list[Object]
 ) -> Iterator[Operation]:
+    """Release the leases that no pod uses or is about to use."""
     # Matched by name, not by the bid's status: bids, pods and leases are read one after the
     # other, and a lease may be read before the bid that won it.
-    """Release the leases that no pod uses or is about to use."""
     pod_bid_names = {host_name(pod["metadata"]["namespace"], bid_name(pod)) for pod in pending}
     pod_bid_names |= {
         host_bid_name(bid) for pod in pending if (bid := bid_of(snapshot, pod)) is not None
@@ -255,25 +249,25 @@ def _release_idle_leases(
     }
     # A gang's next bid has the name of its last, whose draining leases are not for it.
     lease_by_bid = {
-        host_bid_name(bid): (bid.get("status") or {}).get("lease", "") for bid in snapshot.bids
+        host_bid_name(bid): bid.status.lease if bid.status is not None else ""
+        for bid in snapshot.bids
     }
     by_hand = {host_bid_name(bid) for bid in snapshot.bids if is_by_hand(bid)}
+    by_hand |= snapshot.unreadable_bids
     # A gang is released as a whole: while one of its pods runs, it keeps all of its blocks.
-    busy = {lease["spec"]["bid"]["name"] for lease in snapshot.leases if is_used(snapshot, lease)}
+    busy = {lease.spec.bid.name for lease in snapshot.leases if is_used(snapshot, lease)}
     for lease in snapshot.leases:
+        bid_on_host = lease.spec.bid.name
         if (
-            lease["metadata"].get("deletionTimestamp")
+            lease.is_deleted
             # A lease without a phase was only just created.
-            or phase_of(lease) in ("", Phase.RELEASED)
-            or lease["spec"]["bid"]["name"] in pod_bid_names
-            or (
-                lease["spec"]["bid"]["name"] in gang_bid_names
-                and not _is_of_earlier_bid(lease, lease_by_bid)
-            )
-            or lease["spec"]["bid"]["name"] in by_hand
-            or lease["spec"]["bid"]["name"] in busy
+            or lease.phase in (None, Phase.RELEASED)
+            or bid_on_host in pod_bid_names
+            or (bid_on_host in gang_bid_names and not _is_of_earlier_bid(lease, lease_by_bid))
+            or bid_on_host in by_hand
+            or bid_on_host in busy
             # An order's lease waits for the pod that names it; the exchange ends it in time.
-            or (was_ordered(lease) and phase_of(lease) == Phase.PENDING)
+            or (lease.was_ordered and lease.phase == Phase.PENDING)
         ):
             continue
         yield ReleaseLease(lease)

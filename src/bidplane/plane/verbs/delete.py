@@ -100,7 +100,7 @@ def _hold_until_empty(plane: Plane, call: Call, namespace: dict[str, Any]) -> No
 async def _delete_saved_template(plane: Plane, pod: Item) -> None:
     """Delete the template of a pod that is being evicted, so that no successor is created."""
     template = plane.store.latest(
-        Key("podtemplates", pod.key.namespace, requeue.kept_name(pod.uid))
+        Key("podtemplates", pod.key.namespace, requeue.template_name(pod.uid))
     )
     if template is not None:
         await plane.store.remove(template.key, template.obj)

@@ -6,16 +6,14 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE
-from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.views import KubeObject, Pod
 from bidplane.core.leases import requeue
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import EventType, Object
+from bidplane.kube.client import EventType
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCaches
 
 Key = tuple[str, str, str]  # plane, namespace, name of the PodTemplate
-
-_FINISHED = ("Succeeded", "Failed")
 
 
 class RequeueController:
@@ -24,18 +22,16 @@ class RequeueController:
     def __init__(self, planes: PlaneCaches) -> None:
         self._planes = planes
         self.controller: Controller[Key] = Controller("requeue", self.reconcile)
-        planes.on_change(POD_TEMPLATE, self._template_changed)
-        planes.on_change(POD, self._pod_changed)
+        planes.on_change(POD_TEMPLATE, self._template_changed, read=KubeObject)
+        planes.on_change(POD, self._pod_changed, read=Pod)
 
-    def _template_changed(self, plane: str, event: EventType, template: Object) -> None:
-        if labels.REQUEUE in (template["metadata"].get("labels") or {}):
-            metadata = template["metadata"]
-            self.controller.add((plane, metadata["namespace"], metadata["name"]))
+    def _template_changed(self, plane: str, event: EventType, template: KubeObject) -> None:
+        if labels.REQUEUE in template.labels:
+            self.controller.add((plane, template.namespace, template.name))
 
-    def _pod_changed(self, plane: str, event: EventType, pod: Object) -> None:
-        if event == "DELETED" or phase_of(pod) in _FINISHED:
-            metadata = pod["metadata"]
-            self.controller.add((plane, metadata["namespace"], requeue.kept_name(metadata["uid"])))
+    def _pod_changed(self, plane: str, event: EventType, pod: Pod) -> None:
+        if event == "DELETED" or pod.has_ended:
+            self.controller.add((plane, pod.namespace, requeue.template_name(pod.uid)))
 
     async def reconcile(self, key: Key) -> float | None:
         """
@@ -44,14 +40,13 @@ class RequeueController:
         """
         plane_name, namespace, name = key
         plane = self._planes.get(plane_name)
-        template = plane[POD_TEMPLATE].get(namespace, name) if plane is not None else None
-        if plane is None or template is None:
+        saved = plane[POD_TEMPLATE].get(namespace, name) if plane is not None else None
+        if plane is None or saved is None:
             return None
-        pod = plane[POD].get(namespace, template["metadata"]["annotations"][labels.POD_NAME])
-        if pod is not None and (
-            pod["metadata"]["uid"] == template["metadata"]["annotations"][labels.POD_UID]
-        ):
-            if phase_of(pod) not in _FINISHED or is_deleted(pod):
+        template = KubeObject(saved)
+        pod = plane.pods.get(namespace, template.annotations[labels.POD_NAME])
+        if pod is not None and pod.uid == template.annotations[labels.POD_UID]:
+            if not pod.has_ended or pod.is_deleted:
                 return None  # still leaving
             # It ended by itself before the eviction reached it: nothing to bring back.
         elif pod is None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from bidplane.api.kinds import POD
+from bidplane.api.views import Pod
 from bidplane.core.hosting import hostpods
 from bidplane.errors import NotFound
-from bidplane.kube.client import KubeClient, Object
+from bidplane.kube.client import KubeClient
 
 
-async def copy_ephemeral_containers(
-    host: KubeClient, pod: Object, copy: Object, *, api: str
-) -> None:
+async def copy_ephemeral_containers(host: KubeClient, pod: Pod, host_pod: Pod, *, api: str) -> None:
     """
     Add the pod's new ephemeral containers to its host pod; existing ones can neither change nor
-    go.
+    go. `api` is the address of the pod's plane.
     """
-    existing = list(copy["spec"].get("ephemeralContainers") or ())
+    existing = list(host_pod.spec.get("ephemeralContainers") or ())
     existing_names = {container["name"] for container in existing}
     added = [
         container
@@ -25,12 +24,8 @@ async def copy_ephemeral_containers(
         if container["name"] not in existing_names
     ]
     if added:
-        metadata = copy["metadata"]
+        change = {"spec": {"ephemeralContainers": [*existing, *added]}}
         with suppress(NotFound):
             await host.patch(
-                POD,
-                metadata["name"],
-                {"spec": {"ephemeralContainers": [*existing, *added]}},
-                metadata["namespace"],
-                subresource="ephemeralcontainers",
+                POD, host_pod.name, change, host_pod.namespace, subresource="ephemeralcontainers"
             )

@@ -9,13 +9,13 @@ that credentials die and nothing makes new work; then what is left on the host.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
-
-import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import PlaneLimits, host_namespace
+from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NAMESPACE, POD, Kind
+from bidplane.api.objects import is_deleted, name_of
+from bidplane.api.reading import Agent, Invalid, read_agent
+from bidplane.api.views import KubeObject
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.controller import Controller
@@ -41,40 +41,43 @@ class AgentController:
         self.controller = Controller("agent", self.reconcile)
         agents.on_change(self._changed)
 
-    def _changed(self, event: EventType, agent: Object) -> None:
-        self.controller.add(agent["metadata"]["name"])
+    def _changed(self, event: EventType, obj: Object) -> None:
+        self.controller.add(name_of(obj))
 
     async def reconcile(self, name: str) -> float | None:
         """Set up or tear down one agent; return the delay until the next run, or None."""
-        agent = self._agents.get(None, name)
-        if agent is None:
+        obj = self._agents.get(None, name)
+        if obj is None:
             return None
-        if agent["metadata"].get("deletionTimestamp"):
-            return await self._tear_down(agent)
+        if is_deleted(obj):  # its end needs no spec, so an unreadable Agent can be deleted, too
+            return await self._tear_down(KubeObject(obj))
+        agent = read_agent(obj)
+        if isinstance(agent, Invalid):
+            return None  # the cache has logged it
         await self._set_up(agent)
         return None
 
-    async def _set_up(self, agent: Object) -> None:
+    async def _set_up(self, agent: Agent) -> None:
         """Create the agent's host namespace and plane, and report both in its status."""
-        name = agent["metadata"]["name"]
         # The finalizer comes first, so that a deleted Agent always cleans up what follows.
         await self._add_finalizer(agent)
-        await self._ensure_namespace(name)
-        limits = msgspec.convert(agent["spec"].get("limits") or {}, PlaneLimits)
-        plane = await self._driver.ensure(name, agent["metadata"]["uid"], limits)
-        self._planes.open(name)
-        phase = "Suspended" if agent["spec"].get("suspended") else "Ready"
-        await self._update_status(agent, {"phase": phase, "plane": plane.url})
+        await self._ensure_namespace(agent.name)
+        plane = await self._driver.ensure(agent.name, agent.uid, agent.spec.limits)
+        self._planes.open(agent.name)
+        phase = "Suspended" if agent.spec.suspended else "Ready"
+        if (agent.status.phase, agent.status.plane) != (phase, plane.url):
+            await self._update_status(agent.name, {"phase": phase, "plane": plane.url})
 
-    async def _tear_down(self, agent: Object) -> float | None:
+    async def _tear_down(self, agent: KubeObject) -> float | None:
         """
         Remove the agent's plane, then its host objects, then the finalizer. Return the delay until
         the next attempt, or None when done.
         """
-        name = agent["metadata"]["name"]
-        if labels.PLANE_FINALIZER not in (agent["metadata"].get("finalizers") or ()):
+        name = agent.name
+        if labels.PLANE_FINALIZER not in agent.finalizers:
             return None
-        await self._update_status(agent, {"phase": "Deleting"})
+        if agent.phase != "Deleting":
+            await self._update_status(name, {"phase": "Deleting"})
         await self._planes.close(name)
         await self._driver.delete(name)
         namespace = host_namespace(name)
@@ -82,7 +85,7 @@ class AgentController:
         if not remaining:
             # Only after the pods are gone: a released lease's devices may be sold at once.
             remaining = await self._delete_all(GPU_LEASE, namespace)
-        has_wallet = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
+        has_wallet = labels.WALLET_FINALIZER in agent.finalizers
         if remaining or has_wallet:
             return _LOOK_AGAIN_SECONDS
         # Wait for the namespace: a new Agent may take the name, and needs a clean one.
@@ -94,45 +97,30 @@ class AgentController:
     async def _delete_namespace(self, name: str) -> bool:
         """Request the namespace's deletion; return True while it still exists."""
         try:
-            namespace = await self._host.get(NAMESPACE, name)
-            if not namespace["metadata"].get("deletionTimestamp"):
+            if not is_deleted(await self._host.get(NAMESPACE, name)):
                 await self._host.delete(NAMESPACE, name)
         except NotFound:
             return False
         return True
 
-    async def _add_finalizer(self, agent: Object) -> None:
+    async def _add_finalizer(self, agent: Agent) -> None:
         """Add our finalizer to the Agent, unless it has it."""
-        metadata = agent["metadata"]
-        finalizers = list(metadata.get("finalizers") or ())
-        if labels.PLANE_FINALIZER not in finalizers:
-            await self._host.patch(
-                AGENT,
-                metadata["name"],
-                {
-                    "metadata": {
-                        "finalizers": [*finalizers, labels.PLANE_FINALIZER],
-                        "resourceVersion": metadata["resourceVersion"],
-                    }
-                },
-            )
+        metadata = agent.metadata
+        if labels.PLANE_FINALIZER not in metadata.finalizers:
+            finalizers = [*metadata.finalizers, labels.PLANE_FINALIZER]
+            await self._set_finalizers(agent.name, finalizers, metadata.resource_version)
 
     async def _remove_finalizer(self, name: str) -> None:
-        # Read again: the exchange has removed its own finalizer from the same list.
         """Remove our finalizer, so that the Agent can be deleted."""
-        agent = await self._host.get(AGENT, name)
-        metadata = agent["metadata"]
-        finalizers = [f for f in metadata.get("finalizers") or () if f != labels.PLANE_FINALIZER]
-        await self._host.patch(
-            AGENT,
-            name,
-            {
-                "metadata": {
-                    "finalizers": finalizers,
-                    "resourceVersion": metadata["resourceVersion"],
-                }
-            },
-        )
+        # Read again: the exchange has removed its own finalizer from the same list.
+        agent = KubeObject(await self._host.get(AGENT, name))
+        finalizers = [f for f in agent.finalizers if f != labels.PLANE_FINALIZER]
+        await self._set_finalizers(name, finalizers, agent.resource_version)
+
+    async def _set_finalizers(self, name: str, finalizers: list[str], version: str) -> None:
+        """Write an Agent's finalizers, unless the Agent changed since that version."""
+        metadata = {"finalizers": finalizers, "resourceVersion": version}
+        await self._host.patch(AGENT, name, {"metadata": metadata})
 
     async def _ensure_namespace(self, name: str) -> None:
         """Create the agent's host namespace, unless it exists."""
@@ -148,15 +136,11 @@ class AgentController:
         """Request the deletion of every object of a kind; return how many still exist."""
         listing = await self._host.list(kind, namespace)
         for obj in listing.items:
-            if not obj["metadata"].get("deletionTimestamp"):
+            if not is_deleted(obj):
                 with contextlib.suppress(NotFound):
-                    await self._host.delete(kind, obj["metadata"]["name"], namespace)
+                    await self._host.delete(kind, name_of(obj), namespace)
         return len(listing.items)
 
-    async def _update_status(self, agent: Object, status: dict[str, Any]) -> None:
-        """Write these status fields, unless they are already set."""
-        current = agent.get("status") or {}
-        if any(current.get(key) != value for key, value in status.items()):
-            await self._host.patch(
-                AGENT, agent["metadata"]["name"], {"status": status}, subresource="status"
-            )
+    async def _update_status(self, name: str, status: dict[str, str]) -> None:
+        """Write these status fields."""
+        await self._host.patch(AGENT, name, {"status": status}, subresource="status")

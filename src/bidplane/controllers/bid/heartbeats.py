@@ -1,5 +1,6 @@
 """
-Leases that a program holds: claimed while the bid's heartbeat continues, ended when it stops.
+Leases that a program holds: claimed while the bid's heartbeat continues, ended when it stops. See
+`core/leases/holders`.
 """
 
 from __future__ import annotations
@@ -8,15 +9,16 @@ from contextlib import suppress
 
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import BID, GPU_LEASE
-from bidplane.api.lease import HELD, Phase
-from bidplane.api.objects import is_deleted, phase_of
+from bidplane.api.lease import HELD
+from bidplane.api.reading import Bid, GPULease, read_bid, read_lease
 from bidplane.api.times import parse_rfc3339
-from bidplane.controllers.claiming import mark_claimed
+from bidplane.controllers.conditions import mark_claimed
 from bidplane.core.hosting.translation import host_name
 from bidplane.core.leases import holders
 from bidplane.core.leases.holders import EndHold, Keep, LastBeat, MarkClaimed
+from bidplane.core.leases.notice import notice_of
 from bidplane.errors import NotFound
-from bidplane.kube.client import EventType, Object
+from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.events import Recorder
@@ -30,7 +32,7 @@ _MESSAGES = {
 }
 
 
-class HoldsController:
+class BidHeartbeatController:
     """Claims the leases of bids that a program holds, and ends them when its heartbeat stops."""
 
     def __init__(self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock) -> None:
@@ -41,21 +43,21 @@ class HoldsController:
         # Forgotten by a restart, which then grants every hold its time anew.
         self._heartbeats: dict[Key, LastBeat] = {}
         self.controller: Controller[Key] = Controller("holds", self.reconcile)
-        planes.on_change(BID, self._bid_changed)
-        planes.on_change(GPU_LEASE, self._mirror_changed)
+        planes.on_change(BID, self._bid_changed, read=read_bid)
+        planes.on_change(GPU_LEASE, self._mirror_changed, read=read_lease)
 
-    def _bid_changed(self, plane: str, event: EventType, bid: Object) -> None:
-        key = (plane, bid["metadata"]["namespace"], bid["metadata"]["name"])
+    def _bid_changed(self, plane: str, event: EventType, bid: Bid) -> None:
+        key = (plane, bid.namespace, bid.name)
         if holders.hold_seconds(bid) is not None or key in self._heartbeats:
             self.controller.add(key)
 
-    def _mirror_changed(self, plane: str, event: EventType, mirror: Object) -> None:
+    def _mirror_changed(self, plane: str, event: EventType, mirror: GPULease) -> None:
         """
         Reconcile the hold of a changed mirror: it is written after the host's lease is in our
         cache.
         """
         for key in self._heartbeats:
-            if key[0] == plane and host_name(*key[1:]) == mirror["spec"]["bid"]["name"]:
+            if key[0] == plane and host_name(*key[1:]) == mirror.spec.bid.name:
                 self.controller.add(key)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -64,9 +66,9 @@ class HoldsController:
         plane = self._planes.get(agent)
         if plane is None:
             return None
-        bid = plane[BID].get(namespace, name)
+        bid = plane.bids.get(namespace, name)
         seconds = holders.hold_seconds(bid) if bid is not None else None
-        if bid is None or seconds is None or is_deleted(bid):
+        if bid is None or seconds is None or bid.is_deleted:
             self._heartbeats.pop(key, None)
             return None
         now = self._clock.now()
@@ -82,27 +84,23 @@ class HoldsController:
                     plane.client, bid, reason, _MESSAGES[reason], type="Warning"
                 )
                 with suppress(NotFound):
-                    await plane.client.delete(BID, name, namespace, uid=bid["metadata"]["uid"])
+                    await plane.client.delete(BID, name, namespace, uid=bid.uid)
                 return None
             case Keep(look_again=seconds_left):
                 return seconds_left
 
-    def _leases(self, plane: PlaneCache, bid: Object) -> list[Object]:
-        """The host's leases that the bid won."""
-        on_host = host_name(bid["metadata"]["namespace"], bid["metadata"]["name"])
+    def _leases(self, plane: PlaneCache, bid: Bid) -> list[GPULease]:
+        """Return the host's leases that the bid won."""
+        on_host = host_name(bid.namespace, bid.name)
         leases = (
-            self._host[GPU_LEASE].get(host_namespace(plane.name), mirror["metadata"]["name"])
-            for mirror in plane[GPU_LEASE].items()
-            if mirror["spec"]["bid"]["name"] == on_host
+            self._host.leases.get(host_namespace(plane.name), mirror.name)
+            for mirror in plane.leases.items()
+            if mirror.spec.bid.name == on_host
         )
         return [lease for lease in leases if lease is not None]
 
 
-def _reclaim_at(leases: list[Object]) -> float | None:
-    """The earliest end of notice among the leases, or None if none is draining."""
-    ends = [
-        parse_rfc3339(lease["status"]["reclaimAt"])
-        for lease in leases
-        if phase_of(lease) == Phase.DRAINING and lease["status"].get("reclaimAt")
-    ]
-    return min(ends, default=None)
+def _reclaim_at(leases: list[GPULease]) -> float | None:
+    """Return the earliest end of notice among the leases; None if none is under notice."""
+    notices = [notice for lease in leases if (notice := notice_of(lease)) is not None]
+    return min((parse_rfc3339(notice.reclaim_at) for notice in notices), default=None)

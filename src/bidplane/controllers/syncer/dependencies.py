@@ -11,7 +11,7 @@ again at the first look.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,24 +19,24 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import CONFIG_MAP, POD, SECRET, VOLUME_CLAIM, Kind
-from bidplane.api.objects import phase_of
+from bidplane.api.kinds import CONFIG_MAP, SECRET, VOLUME_CLAIM, Kind
+from bidplane.api.objects import name_of
 from bidplane.api.times import parse_rfc3339
+from bidplane.api.views import KubeObject, Pod
 from bidplane.core.hosting import references, translation
 from bidplane.core.hosting.references import Reference, TokenWish
 from bidplane.errors import AlreadyExists, NotFound
-from bidplane.kube.client import KubeClient, Object
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.planes import PlaneCache
 
 LOOK_SECONDS = 10.0  # between two refreshes of an agent's copies; a kubelet takes up to a minute
 _RENEW_AT = 0.8  # of a token's life, as the kubelet does
-_FINISHED = ("Succeeded", "Failed")
 
 Name = tuple[Kind, str]  # on the host
 
 
-class Missing(NotFound):
+class MissingDependency(NotFound):
     """Raised for a config map or secret without which a pod cannot start."""
 
 
@@ -56,7 +56,7 @@ class _AgentCopies(msgspec.Struct):
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
-class Copies:
+class PodDependencies:
     """Makes, refreshes and removes the host's copies of what an agent's pods refer to."""
 
     def __init__(self, host: KubeClient, *, clock: Clock) -> None:
@@ -64,15 +64,15 @@ class Copies:
         self._clock = clock
         self._agents: dict[str, _AgentCopies] = {}
 
-    async def ensure(self, plane: PlaneCache, pod: Object) -> None:
+    async def ensure(self, plane: PlaneCache, pod: Pod) -> None:
         """
-        Copy everything that a pod refers to onto the host; raise `Missing` if a required original
-        does not exist.
+        Copy everything that a pod refers to onto the host; raise `MissingDependency` if a required
+        original does not exist.
         """
         copies = self._agents.setdefault(plane.name, _AgentCopies())
         # One at a time for an agent, so that no copy is removed while another pod needs it.
         async with copies.lock:
-            namespace = pod["metadata"]["namespace"]
+            namespace = pod.namespace
             named_references = references.references(pod)
             # Together, so that they are one commit: an agent's first pod waits for all of them.
             copied, *_ = await asyncio.gather(
@@ -86,7 +86,9 @@ class Copies:
             )
             for reference, is_copied in zip(named_references, copied, strict=True):
                 if reference.required and not is_copied:
-                    raise Missing(f'{reference.kind.kind.lower()} "{reference.name}" not found')
+                    raise MissingDependency(
+                        f'{reference.kind.kind.lower()} "{reference.name}" not found'
+                    )
             for claim in _claims(plane, pod):
                 await self._copy_claim(plane, copies, claim)
 
@@ -100,15 +102,15 @@ class Copies:
             if not copies.found_existing:
                 await self._find_copies(plane, copies)
                 copies.found_existing = True
-            live = [pod for pod in plane[POD].items() if _is_live(pod)]
-            needed = {_host_key(VOLUME_CLAIM, claim) for claim in plane[VOLUME_CLAIM].items()}
+            live = [pod for pod in plane.pods.items() if _is_live(pod)]
+            needed = {_host_key(VOLUME_CLAIM, claim) for claim in _all_claims(plane)}
             for namespace, reference in _distinct_references(live):
                 # A copy without an original is removed; running containers keep their files.
                 if await self._copy(plane, copies, namespace, reference):
                     needed.add((reference.kind, translation.host_name(namespace, reference.name)))
             for pod in live:
                 if references.token_wishes(pod):
-                    account = _tokens_name(pod["metadata"]["namespace"], references.account(pod))
+                    account = _tokens_name(pod.namespace, references.account(pod))
                     needed.add((SECRET, account))
             await self._copy_tokens(plane, copies, live)
             await self._report_claims(plane, copies)
@@ -127,7 +129,7 @@ class Copies:
             selector = f"{labels.COPY}=true"
             listing = await self._host.list(kind, host_namespace(plane.name), labels=selector)
             for copy in listing.items:
-                copies.versions.setdefault((kind, copy["metadata"]["name"]), ("", ""))
+                copies.versions.setdefault((kind, name_of(copy)), ("", ""))
 
     # Config maps and secrets.
 
@@ -139,47 +141,45 @@ class Copies:
         """
         key = (reference.kind, translation.host_name(namespace, reference.name))
         try:
-            original = await plane.client.get(reference.kind, reference.name, namespace)
+            original = KubeObject(await plane.client.get(reference.kind, reference.name, namespace))
         except NotFound:
             return False
-        metadata = original["metadata"]
-        version = (metadata["uid"], metadata["resourceVersion"])
+        version = (original.uid, original.resource_version)
         if copies.versions.get(key) != version:
             await self._write(reference.kind, translation.host_config(plane.name, original))
             copies.versions[key] = version
         return True
 
-    async def _write(self, kind: Kind, copy: dict[str, Any]) -> None:
+    async def _write(self, kind: Kind, copy: Mapping[str, Any]) -> None:
         """Create or update a config map or secret on the host."""
         name, namespace = copy["metadata"]["name"], copy["metadata"]["namespace"]
         try:
             await self._host.create(kind, copy, namespace)
             return
         except AlreadyExists:
-            existing = await self._host.get(kind, name, namespace)
+            existing = KubeObject(await self._host.get(kind, name, namespace))
         if existing.get("immutable") or existing.get("type") != copy.get(
             "type", existing.get("type")
         ):
             # An immutable object was recreated by its author, so recreate the copy.
             with suppress(NotFound):
-                await self._host.delete(kind, name, namespace, uid=existing["metadata"]["uid"])
+                await self._host.delete(kind, name, namespace, uid=existing.uid)
             await self._host.create(kind, copy, namespace)
         elif any(existing.get(key) != copy.get(key) for key in ("data", "binaryData", "immutable")):
             # Replace the whole object: keys that the author removed must go here too.
-            version = existing["metadata"]["resourceVersion"]
-            update = {**copy, "metadata": {**copy["metadata"], "resourceVersion": version}}
-            await self._host.replace(kind, update)
+            metadata = {**copy["metadata"], "resourceVersion": existing.resource_version}
+            await self._host.replace(kind, {**copy, "metadata": metadata})
 
     # Tokens.
 
     async def _copy_tokens(
-        self, plane: PlaneCache, copies: _AgentCopies, pods: Iterable[Object]
+        self, plane: PlaneCache, copies: _AgentCopies, pods: Iterable[Pod]
     ) -> None:
         """Write the tokens that these pods ask for, renewed before they expire."""
         wishes_by_account: dict[tuple[str, str], set[TokenWish]] = {}
         for pod in pods:
             if wishes := references.token_wishes(pod):
-                owner = (pod["metadata"]["namespace"], references.account(pod))
+                owner = (pod.namespace, references.account(pod))
                 wishes_by_account.setdefault(owner, set()).update(wishes)
         now = self._clock.now()
         for (namespace, account), wishes_of_account in wishes_by_account.items():
@@ -218,45 +218,42 @@ class Copies:
 
     # Volume claims.
 
-    async def _copy_claim(self, plane: PlaneCache, copies: _AgentCopies, claim: Object) -> None:
+    async def _copy_claim(self, plane: PlaneCache, copies: _AgentCopies, claim: KubeObject) -> None:
         """Create the host's copy of a volume claim, unless it exists."""
         copy = translation.host_volume_claim(plane.name, claim)
         name, namespace = copy["metadata"]["name"], copy["metadata"]["namespace"]
         key = (VOLUME_CLAIM, name)
-        uid = claim["metadata"]["uid"]
-        if copies.versions.get(key) == (uid, ""):
+        if copies.versions.get(key) == (claim.uid, ""):
             return
         try:
             await self._host.create(VOLUME_CLAIM, copy, namespace)
         except AlreadyExists:
-            existing = await self._host.get(VOLUME_CLAIM, name, namespace)
-            if existing["metadata"]["annotations"].get(labels.PLANE_UID) != uid:
+            existing = KubeObject(await self._host.get(VOLUME_CLAIM, name, namespace))
+            if not translation.is_copy_of(existing, claim):
                 # The copy of an earlier claim of this name: its data are not the new claim's.
-                await self._host.delete(
-                    VOLUME_CLAIM, name, namespace, uid=existing["metadata"]["uid"]
-                )
+                await self._host.delete(VOLUME_CLAIM, name, namespace, uid=existing.uid)
                 raise  # the controller tries again once it is gone
-        copies.versions[key] = (uid, "")
+        copies.versions[key] = (claim.uid, "")
 
     async def _report_claims(self, plane: PlaneCache, copies: _AgentCopies) -> None:
         """Copy the status of the host's volume claims to their originals in the plane."""
-        for claim in plane[VOLUME_CLAIM].items():
+        for claim in _all_claims(plane):
             if _host_key(VOLUME_CLAIM, claim) in copies.versions:
                 await self._report_claim(plane, claim)
 
-    async def _report_claim(self, plane: PlaneCache, claim: Object) -> None:
+    async def _report_claim(self, plane: PlaneCache, claim: KubeObject) -> None:
         """Copy one host volume claim's status to its original."""
-        namespace, name = claim["metadata"]["namespace"], claim["metadata"]["name"]
+        name_on_host = translation.host_name(claim.namespace, claim.name)
         with suppress(NotFound):
-            copy = await self._host.get(
-                VOLUME_CLAIM, translation.host_name(namespace, name), host_namespace(plane.name)
+            copy = KubeObject(
+                await self._host.get(VOLUME_CLAIM, name_on_host, host_namespace(plane.name))
             )
             fields = ("phase", "capacity", "accessModes")
-            status = {k: v for k, v in (copy.get("status") or {}).items() if k in fields}
-            current = claim.get("status") or {}
-            if any(current.get(key) != value for key, value in status.items()):
+            status = {key: value for key, value in copy.status.items() if key in fields}
+            if any(claim.status.get(key) != value for key, value in status.items()):
+                change = {"status": status}
                 await plane.client.patch(
-                    VOLUME_CLAIM, name, {"status": status}, namespace, subresource="status"
+                    VOLUME_CLAIM, claim.name, change, claim.namespace, subresource="status"
                 )
 
     # Copies that no pod needs.
@@ -277,38 +274,42 @@ class Copies:
         }
 
 
-def _distinct_references(pods: Iterable[Object]) -> list[tuple[str, Reference]]:
+def _distinct_references(pods: Iterable[Pod]) -> list[tuple[str, Reference]]:
     """The references of all pods, each once: an agent's pods mostly refer to the same objects."""
     distinct = {
-        (pod["metadata"]["namespace"], reference.kind, reference.name): reference
+        (pod.namespace, reference.kind, reference.name): reference
         for pod in pods
         for reference in references.references(pod)
     }
     return [(namespace, reference) for (namespace, _, _), reference in distinct.items()]
 
 
-def _host_key(kind: Kind, obj: Object) -> Name:
-    """The kind and host name of an object's copy."""
-    metadata = obj["metadata"]
-    return kind, translation.host_name(metadata["namespace"], metadata["name"])
+def _host_key(kind: Kind, obj: KubeObject) -> Name:
+    """Return the kind and host name of an object's copy."""
+    return kind, translation.host_name(obj.namespace, obj.name)
 
 
 def _tokens_name(namespace: str, account: str) -> str:
     return translation.tokens_name(namespace, account)
 
 
-def _claims(plane: PlaneCache, pod: Object) -> list[Object]:
-    """The volume claims of a pod that its plane has."""
-    namespace = pod["metadata"]["namespace"]
-    claims = (plane[VOLUME_CLAIM].get(namespace, name) for name in references.volume_claims(pod))
-    return [claim for claim in claims if claim is not None]
+def _all_claims(plane: PlaneCache) -> list[KubeObject]:
+    """Return the volume claims of a plane."""
+    return [KubeObject(claim) for claim in plane[VOLUME_CLAIM].items()]
 
 
-def volume_claim_names(plane: PlaneCache, pod: Object) -> list[str]:
-    """The names of the pod's volume claims that exist in its plane."""
-    return [claim["metadata"]["name"] for claim in _claims(plane, pod)]
+def _claims(plane: PlaneCache, pod: Pod) -> list[KubeObject]:
+    """Return the volume claims of a pod that its plane has."""
+    names = references.volume_claims(pod)
+    claims = (plane[VOLUME_CLAIM].get(pod.namespace, name) for name in names)
+    return [KubeObject(claim) for claim in claims if claim is not None]
 
 
-def _is_live(pod: Object) -> bool:
+def volume_claim_names(plane: PlaneCache, pod: Pod) -> list[str]:
+    """Return the names of the pod's volume claims that exist in its plane."""
+    return [claim.name for claim in _claims(plane, pod)]
+
+
+def _is_live(pod: Pod) -> bool:
     """Return True for a pod that runs on the host, or is about to."""
-    return bool(pod["spec"].get("nodeName")) and phase_of(pod) not in _FINISHED
+    return bool(pod.node_name) and not pod.has_ended
