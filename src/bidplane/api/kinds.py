@@ -14,6 +14,8 @@ import msgspec
 
 # A Kubernetes object as JSON has it. Read-only by type: what a cache hands out is shared.
 Object = Mapping[str, Any]
+# The JSON of an object, or of a part of one, that we build and have not sent yet.
+Draft = dict[str, Any]
 
 GROUP = "bidplane.dev"
 VERSION = "v1alpha1"

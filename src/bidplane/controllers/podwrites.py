@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from bidplane.api.kinds import POD
+from bidplane.api.objects import Fields
 from bidplane.api.views import Pod
 from bidplane.errors import NotFound
 from bidplane.kube.client import KubeClient
@@ -18,16 +18,14 @@ async def delete_pod(client: KubeClient, pod: Pod, *, grace_seconds: int | None 
         await client.delete(POD, pod.name, pod.namespace, grace_seconds=grace_seconds, uid=pod.uid)
 
 
-async def patch_status(client: KubeClient, pod: Pod, status: Mapping[str, Any]) -> None:
+async def patch_status(client: KubeClient, pod: Pod, status: Fields) -> None:
     """Merge these fields into the status of this very pod."""
     change = {"metadata": {"uid": pod.uid}, "status": status}
     with suppress(NotFound):
         await client.patch(POD, pod.name, change, pod.namespace, subresource="status")
 
 
-async def set_conditions(
-    client: KubeClient, pod: Pod, conditions: Sequence[Mapping[str, Any]]
-) -> None:
+async def set_conditions(client: KubeClient, pod: Pod, conditions: Sequence[Fields]) -> None:
     """Replace the conditions of this very pod."""
     await patch_status(client, pod, {"conditions": list(conditions)})
 

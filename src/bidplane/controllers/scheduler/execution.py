@@ -8,12 +8,12 @@ other_statuses.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, RESOURCE_CLAIM, Kind
+from bidplane.api.objects import Fields
 from bidplane.api.reading import Bid
 from bidplane.api.views import KubeObject, Node, Pod
 from bidplane.controllers.scheduler.explanations import PodExplainer
@@ -128,7 +128,7 @@ async def _set_price(client: KubeClient, bid: Bid, price: str, pace: str) -> Non
     await client.patch(BID, bid.name, change, bid.namespace)
 
 
-async def _make_claim(client: KubeClient, pod: Pod, name: str, claim: Mapping[str, Any]) -> None:
+async def _make_claim(client: KubeClient, pod: Pod, name: str, claim: Fields) -> None:
     """Create a claim from the pod's template, and name it in the pod's status."""
     with suppress(AlreadyExists):  # created before, but not yet in the pod's status
         await client.create(RESOURCE_CLAIM, claim, pod.namespace)
@@ -140,9 +140,7 @@ async def _make_claim(client: KubeClient, pod: Pod, name: str, claim: Mapping[st
     await client.patch(POD, pod.name, {"status": status}, pod.namespace, subresource="status")
 
 
-async def _write_claim_status(
-    client: KubeClient, claim: KubeObject, status: Mapping[str, Any]
-) -> None:
+async def _write_claim_status(client: KubeClient, claim: KubeObject, status: Fields) -> None:
     """Write a claim's allocation and reservation, which hold only for this version of it."""
     await client.patch(
         RESOURCE_CLAIM,
@@ -153,9 +151,7 @@ async def _write_claim_status(
     )
 
 
-async def _update_group(
-    client: KubeClient, kind: Kind, group: KubeObject, status: Mapping[str, Any]
-) -> None:
+async def _update_group(client: KubeClient, kind: Kind, group: KubeObject, status: Fields) -> None:
     """Write the status of a PodGroup."""
     change = {"metadata": {"uid": group.uid}, "status": status}
     try:

@@ -11,16 +11,15 @@ again at the first look.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import CONFIG_MAP, SECRET, VOLUME_CLAIM, Kind
-from bidplane.api.objects import name_of
+from bidplane.api.objects import Fields, name_of
 from bidplane.api.times import parse_rfc3339
 from bidplane.api.views import KubeObject, Pod
 from bidplane.core.hosting import references, translation
@@ -150,7 +149,7 @@ class PodDependencies:
             copies.versions[key] = version
         return True
 
-    async def _write(self, kind: Kind, copy: Mapping[str, Any]) -> None:
+    async def _write(self, kind: Kind, copy: Fields) -> None:
         """Create or update a config map or secret on the host."""
         name, namespace = copy["metadata"]["name"], copy["metadata"]["namespace"]
         try:

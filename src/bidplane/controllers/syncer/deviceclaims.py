@@ -4,10 +4,10 @@ The claim on the host for the devices of a lease that a pod uses, as the exchang
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bidplane.api.kinds import RESOURCE_CLAIM
+from bidplane.api.objects import Fields
 from bidplane.api.reading import GPULease
 from bidplane.api.views import Pod, ResourceClaim
 from bidplane.core.devices import bindingconditions, companions, migdevices
@@ -62,9 +62,7 @@ async def write_claims(
     return HostClaims(await _write_claim(host, ResourceClaim(claim), status), companion_claim)
 
 
-async def _write_claim(
-    host: PlaneCache, claim: ResourceClaim, status: Mapping[str, Any]
-) -> ResourceClaim:
+async def _write_claim(host: PlaneCache, claim: ResourceClaim, status: Fields) -> ResourceClaim:
     """Create the allocated claim, or update its allocation if that differs."""
     name, namespace = claim.name, claim.namespace
     allocated = ResourceClaim({**claim, "status": status})

@@ -8,11 +8,10 @@ namespace, its node, its API address) stays that of its plane.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import urlsplit
 
 from bidplane.api import labels
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Draft, Object
 from bidplane.api.reading import GPULease
 from bidplane.core.hosting.references import account, field_of, read_token_wish
 from bidplane.core.hosting.translation import host_metadata, host_name, tokens_name
@@ -54,7 +53,7 @@ def host_pod(
     companion_claim: str = "",
     volume_claims: Collection[str] = (),
     api: str = "",
-) -> dict[str, Any]:
+) -> Draft:
     """
     Return the pod for the lease's node, with the lease's devices from the claim `claim`.
 
@@ -97,7 +96,7 @@ def host_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
-def pod_metadata(agent: str, pod: Object, *, lease: str = "", offer: str = "") -> dict[str, Any]:
+def pod_metadata(agent: str, pod: Object, *, lease: str = "", offer: str = "") -> Draft:
     """
     Return a host pod's metadata, with a label for the lease that it is on, or for the host's node
     whose owner offers it.
@@ -119,7 +118,7 @@ def _with_companion_devices(container: Object) -> Object:
     return {**container, "resources": {**resources, "claims": claims}}
 
 
-def ephemeral_containers(pod: Object, api: str) -> list[dict[str, Any]]:
+def ephemeral_containers(pod: Object, api: str) -> list[Draft]:
     """Return the pod's ephemeral containers as the host runs them."""
     containers = pod["spec"].get("ephemeralContainers") or ()
     return [_host_container(pod, container, api) for container in containers]
@@ -131,7 +130,7 @@ def hostname(pod: Object) -> str:
     return str(name).replace(".", "-")[:63].rstrip("-")
 
 
-def _host_container(pod: Object, container: Object, api: str) -> dict[str, Any]:
+def _host_container(pod: Object, container: Object, api: str) -> Draft:
     """Return a container as the host runs it."""
     namespace = pod["metadata"]["namespace"]
     resources = dict(container.get("resources") or {})
@@ -191,7 +190,7 @@ def _is_gpu(resource: str) -> bool:
     return resource == labels.GPU_RESOURCE or resource.startswith(labels.MIG_PREFIX)
 
 
-def _host_volume(pod: Object, volume: Object, claims: Collection[str]) -> dict[str, Any]:
+def _host_volume(pod: Object, volume: Object, claims: Collection[str]) -> Draft:
     """Return a volume with its sources named as on the host."""
     namespace = pod["metadata"]["namespace"]
     result = _with_host_names(namespace, volume)
@@ -207,7 +206,7 @@ def _host_volume(pod: Object, volume: Object, claims: Collection[str]) -> dict[s
     return result
 
 
-def _host_source(pod: Object, source: Object) -> dict[str, Any]:
+def _host_source(pod: Object, source: Object) -> Draft:
     """
     Return a source of a projected volume; tokens come from a Secret, as the host has no issuer.
     """
@@ -221,7 +220,7 @@ def _host_source(pod: Object, source: Object) -> dict[str, Any]:
     return _with_host_names(namespace, source)
 
 
-def _host_downward(source: Object) -> dict[str, Any]:
+def _host_downward(source: Object) -> Draft:
     """Return a downward API source that reads the plane's fields from annotations."""
     return {**source, "items": [_host_item(item) for item in source.get("items") or ()]}
 
@@ -234,7 +233,7 @@ def _host_item(item: Object) -> Object:
     return {**item, "fieldRef": {**item["fieldRef"], "fieldPath": _DOWNWARD_FIELDS[path]}}
 
 
-def _with_host_names(namespace: str, source: Object) -> dict[str, Any]:
+def _with_host_names(namespace: str, source: Object) -> Draft:
     """Return `source` with its ConfigMap or Secret named as on the host."""
     result = dict(source)
     for key in _CONFIGS:

@@ -12,11 +12,10 @@ import base64
 import functools
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.kinds import GPU_LEASE, Object
+from bidplane.api.kinds import GPU_LEASE, Draft, Object
 from bidplane.api.lease import DeviceRef
 from bidplane.api.objects import annotations_of, labels_of, uid_of
 from bidplane.api.reading import GPULease
@@ -63,7 +62,7 @@ def lease_label(host_pod: Object) -> str:
     return labels_of(host_pod).get(labels.LEASE, "")
 
 
-def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
+def host_metadata(agent: str, obj: Object) -> Draft:
     """Return the metadata of the host's copy: its labels and annotations, and its origin."""
     metadata = obj["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -80,13 +79,15 @@ def host_metadata(agent: str, obj: Object) -> dict[str, Any]:
     }
 
 
-def changed_marks(metadata: Object, copy: Object, *, keep: Collection[str]) -> dict[str, Any]:
+def changed_marks(
+    metadata: Object, copy: Object, *, keep: Collection[str]
+) -> dict[str, dict[str, str | None]]:
     """
     Return a merge patch that gives the host's copy its labels and annotations; {} if it has them.
 
     Keys in `keep` belong to someone else on the host and stay as they are.
     """
-    changes: dict[str, Any] = {}
+    changes: dict[str, dict[str, str | None]] = {}
     for field in ("labels", "annotations"):
         desired = metadata.get(field) or {}
         current = copy["metadata"].get(field) or {}
@@ -101,7 +102,7 @@ def changed_marks(metadata: Object, copy: Object, *, keep: Collection[str]) -> d
     return changes
 
 
-def host_bid(agent: str, bid: Object) -> dict[str, Any]:
+def host_bid(agent: str, bid: Object) -> Draft:
     """Return the host's copy of a plane's Bid."""
     return {
         "apiVersion": bid["apiVersion"],
@@ -111,7 +112,7 @@ def host_bid(agent: str, bid: Object) -> dict[str, Any]:
     }
 
 
-def host_config(agent: str, obj: Object) -> dict[str, Any]:
+def host_config(agent: str, obj: Object) -> Draft:
     """Return the host's copy of a ConfigMap or Secret that a pod names."""
     content = {
         key: value
@@ -121,7 +122,7 @@ def host_config(agent: str, obj: Object) -> dict[str, Any]:
     return {**content, "metadata": _copy_metadata(agent, obj)}
 
 
-def host_volume_claim(agent: str, obj: Object) -> dict[str, Any]:
+def host_volume_claim(agent: str, obj: Object) -> Draft:
     """
     Return the host's copy of a PersistentVolumeClaim that a pod names.
 
@@ -138,9 +139,7 @@ def host_volume_claim(agent: str, obj: Object) -> dict[str, Any]:
     }
 
 
-def host_tokens(
-    agent: str, namespace: str, account: str, tokens: Mapping[str, str]
-) -> dict[str, Any]:
+def host_tokens(agent: str, namespace: str, account: str, tokens: Mapping[str, str]) -> Draft:
     """Return the Secret with the tokens by which the pods of an account reach their plane's API."""
     return {
         "apiVersion": "v1",
@@ -155,7 +154,7 @@ def host_tokens(
     }
 
 
-def _copy_metadata(agent: str, obj: Object) -> dict[str, Any]:
+def _copy_metadata(agent: str, obj: Object) -> Draft:
     """
     Return `host_metadata` marked as a copy, without the author's annotations.
 
@@ -186,7 +185,7 @@ def host_claim(
     name: str = "",
     *,
     binding_conditions: Mapping[tuple[str, str, str], Mapping[str, Sequence[str]]] | None = None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Draft, Draft]:
     """
     Return the claim that pins devices of a lease, and its status with the exchange's allocation.
 
@@ -198,7 +197,7 @@ def host_claim(
         "allocationMode": "ExactCount",
         "count": len(devices),
     }
-    claim: dict[str, Any] = {
+    claim: Draft = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.kinds import GPU_LEASE, Object
+from bidplane.api.kinds import GPU_LEASE, Draft, Object
 from bidplane.api.lease import LINK_DEGRADED, DeviceRef, Phase
 from bidplane.api.objects import labels_of, name_of, status_of, uid_of
 from bidplane.api.reading import GPULease
@@ -25,7 +24,7 @@ from bidplane.wire.quantity import canonical, of_bytes, parse
 _OF_THE_HOST = ("consumesCounters", "nodeName", "nodeSelector", "allNodes")
 
 
-def mirror(lease: GPULease, namespace: str) -> dict[str, Any]:
+def mirror(lease: GPULease, namespace: str) -> Draft:
     """Return the lease for the agent's plane, in the namespace of the bid that won it."""
     return {
         "apiVersion": GPU_LEASE.api_version,
@@ -39,9 +38,7 @@ def mirror(lease: GPULease, namespace: str) -> dict[str, Any]:
     }
 
 
-def node(
-    lease: GPULease, host_node: Object | None, devices: Sequence[Object] = ()
-) -> dict[str, Any]:
+def node(lease: GPULease, host_node: Object | None, devices: Sequence[Object] = ()) -> Draft:
     """
     Return the Node without its status; it records the links of `devices`, as its slice has them.
     """
@@ -142,7 +139,7 @@ def node_status(
     *,
     degraded: Sequence[str] = (),
     now: str,
-) -> dict[str, Any]:
+) -> Draft:
     """
     Return the Node's status. `gpus`: all of the machine. `degraded`: sentences on worse links.
     """
@@ -192,7 +189,7 @@ def taints(lease: GPULease) -> list[dict[str, str]]:
     return [{"key": labels.RECLAIM_TAINT, "effect": "NoSchedule"}]
 
 
-def devices_shown(lease: GPULease, host_slices: Iterable[Object]) -> list[dict[str, Any]]:
+def devices_shown(lease: GPULease, host_slices: Iterable[Object]) -> list[Draft]:
     """Return the leased devices with the attributes the host's slices give them now."""
     host_slices = list(host_slices)
     published = {
@@ -211,7 +208,7 @@ def devices_shown(lease: GPULease, host_slices: Iterable[Object]) -> list[dict[s
     ]
 
 
-def resource_slice(lease: GPULease, host_slices: Iterable[Object], node: Object) -> dict[str, Any]:
+def resource_slice(lease: GPULease, host_slices: Iterable[Object], node: Object) -> Draft:
     """Return the slice of the leased devices, owned by `node`."""
     name = lease.name
     return {
@@ -238,7 +235,7 @@ def resource_slice(lease: GPULease, host_slices: Iterable[Object], node: Object)
     }
 
 
-def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> dict[str, Any]:
+def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> Draft:
     """Return a device as its agent sees it: a part has a name of its own and only its capacity."""
     # The host's fields describe its place there; in the plane it is on the lease's node.
     plane_fields = {key: value for key, value in device.items() if key not in _OF_THE_HOST}
@@ -263,7 +260,7 @@ def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> dic
     return {**visible, "capacity": capacity} if capacity else visible
 
 
-def _portion(amount: str, count: int) -> dict[str, Any]:
+def _portion(amount: str, count: int) -> Draft:
     """
     Return a number of eighths of a capacity, with a policy for claims on it.
 

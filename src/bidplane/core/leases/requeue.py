@@ -9,10 +9,8 @@ again. Because the template is written first, the pod survives a crash at any po
 
 from __future__ import annotations
 
-from typing import Any
-
 from bidplane.api import labels
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Draft, Object
 
 
 def template_name(uid: str) -> str:
@@ -32,7 +30,7 @@ def evictions(pod: Object) -> int:
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
-def template(pod: Object) -> dict[str, Any]:
+def template(pod: Object) -> Draft:
     """Return the PodTemplate that saves a pod about to be evicted."""
     metadata = pod["metadata"]
     annotations = dict(metadata.get("annotations") or {})
@@ -70,7 +68,7 @@ def template(pod: Object) -> dict[str, Any]:
     }
 
 
-def revived(pod_template: Object) -> dict[str, Any]:
+def revived(pod_template: Object) -> Draft:
     """Return the pod to create from the PodTemplate that saved it."""
     return {
         "apiVersion": "v1",

@@ -8,8 +8,6 @@ follow "which". Pure.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from bidplane.api import labels
@@ -25,7 +23,7 @@ GOING = "is being deleted"
 # because the node's owner decides whom to keep out. A taint named after the GPUs keeps out pods
 # that need none; the other marks nodes that run nothing else.
 TOLERATED = (labels.GPU_RESOURCE, labels.DEDICATED_TAINT)
-TOLERATIONS: list[dict[str, Any]] = [{"key": key, "operator": "Exists"} for key in TOLERATED]
+TOLERATIONS: list[dict[str, str]] = [{"key": key, "operator": "Exists"} for key in TOLERATED]
 
 _EFFECTS = ("NoSchedule", "NoExecute")
 _CORDON_TAINT = "node.kubernetes.io/unschedulable"

@@ -11,7 +11,6 @@ Pure: the caller passes the time.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -29,8 +28,8 @@ _KUBELETS = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 class NodeVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions and taints to set on a node; None where they need no change."""
 
-    conditions: list[dict[str, Any]] | None = None
-    taints: list[dict[str, Any]] | None = None
+    conditions: list[dict[str, str]] | None = None
+    taints: list[dict[str, str]] | None = None
     look_again: float  # the time of the next check
 
 
@@ -52,7 +51,7 @@ def judge(node: Object, lease: Object, *, now: float, stamp: str) -> NodeVerdict
     )
 
 
-def _unknown(condition: Object, stamp: str) -> dict[str, Any]:
+def _unknown(condition: Object, stamp: str) -> dict[str, str]:
     """Return a kubelet's condition with status Unknown; any other condition as it is."""
     if condition["type"] not in _KUBELETS or condition["status"] == "Unknown":
         return dict(condition)
@@ -65,7 +64,7 @@ def _unknown(condition: Object, stamp: str) -> dict[str, Any]:
     }
 
 
-def _taints(node: Object, ready: str, stamp: str) -> list[dict[str, Any]]:
+def _taints(node: Object, ready: str, stamp: str) -> list[dict[str, str]]:
     """Return the taints a node should have for its readiness, with all that are not ours."""
     current = (node.get("spec") or {}).get("taints") or ()
     taints = [dict(taint) for taint in current if taint["key"] not in _OURS]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any
 
 from bidplane.api import labels
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Draft, Object
 from bidplane.core.nodes.fitting import requests_of
 from bidplane.wire.quantity import canonical, of_bytes, parse
 
@@ -58,7 +57,7 @@ def refusal(pod: Object, remaining: dict[str, Fraction]) -> str:
     return ""
 
 
-def node(host_node: Object, remaining: dict[str, Fraction], *, now: str) -> dict[str, Any]:
+def node(host_node: Object, remaining: dict[str, Fraction], *, now: str) -> Draft:
     """Return the plane's Node for a host's node that offers resources."""
     name = host_node["metadata"]["name"]
     host_labels = host_node["metadata"].get("labels") or {}

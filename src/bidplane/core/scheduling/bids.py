@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import BID, Object
+from bidplane.api.kinds import BID, Draft, Object
 from bidplane.core.bidding.asks import IN_ONE_MACHINE, PodAsk, memory_choices
 from bidplane.core.nodes.fitting import SHARED, requests_of, required_terms, written_amount
 from bidplane.core.scheduling.observed import bid_name, gang_bid_name, truncate_name
@@ -17,11 +15,11 @@ def bid_for_pod(
     pod: Object,
     ask: PodAsk,
     max_price: str,
-    claimed: dict[str, Any] | None = None,
+    claimed: Draft | None = None,
     *,
     instant: bool = False,
     pace: str = "",
-) -> dict[str, Any]:
+) -> Draft:
     """
     Return the Bid of a pod.
 
@@ -67,8 +65,8 @@ def bid_for_gang(
     ask: PodAsk,
     max_price: str,
     blocks: int,
-    claimed: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+    claimed: Draft | None = None,
+) -> Draft:
     """Return the one Bid of a gang. No pod owns it: it ends when the last of them does."""
     spec = _bid_spec(ask, max_price) if claimed is None else _spec_of_claim(ask, max_price, claimed)
     if spec.get("otherwise"):
@@ -86,7 +84,7 @@ def bid_for_gang(
     }
 
 
-def _spec_of_claim(ask: PodAsk, max_price: str, claimed: dict[str, Any]) -> dict[str, Any]:
+def _spec_of_claim(ask: PodAsk, max_price: str, claimed: Draft) -> Draft:
     """Return the spec of a bid whose shape comes from a ResourceClaim."""
     claim_fields = {"gpus", *IN_ONE_MACHINE}  # the claim sets these
     terms = {
@@ -98,14 +96,14 @@ def _spec_of_claim(ask: PodAsk, max_price: str, claimed: dict[str, Any]) -> dict
     return {**terms, **first, **({"otherwise": alternatives} if alternatives else {})}
 
 
-def _in_pool(ask: PodAsk, choice: dict[str, Any]) -> dict[str, Any]:
+def _in_pool(ask: PodAsk, choice: Draft) -> Draft:
     """Return the choice with all its needs in the pool that the pod names."""
     if not ask.pool or not choice.get("also"):
         return choice
     return {**choice, "also": [{"pool": ask.pool, **need} for need in choice["also"]]}
 
 
-def _bid_spec(ask: PodAsk, max_price: str) -> dict[str, Any]:
+def _bid_spec(ask: PodAsk, max_price: str) -> Draft:
     """Return the spec of a bid: its shape, its price and its terms."""
     return {
         **_shape(ask, max_price),
@@ -114,7 +112,7 @@ def _bid_spec(ask: PodAsk, max_price: str) -> dict[str, Any]:
     }
 
 
-def _machine_fields(pod: Object) -> dict[str, Any]:
+def _machine_fields(pod: Object) -> Draft:
     """
     Return the bid's fields on its machine: the resources and the node labels that the pod requires.
     """
@@ -127,7 +125,7 @@ def _machine_fields(pod: Object) -> dict[str, Any]:
     }
 
 
-def _budget_fields(pod: Object, ask: PodAsk) -> dict[str, Any]:
+def _budget_fields(pod: Object, ask: PodAsk) -> Draft:
     """Return the bid's budget, shared by a controller's pods or by a requeued pod's runs."""
     if not ask.budget:
         return {}
@@ -138,7 +136,7 @@ def _budget_fields(pod: Object, ask: PodAsk) -> dict[str, Any]:
     return {"budget": ask.budget, "work": next(iter(controllers), own_work)}
 
 
-def _shape(ask: PodAsk, max_price: str) -> dict[str, Any]:
+def _shape(ask: PodAsk, max_price: str) -> Draft:
     """Return the shape of a bid: how many GPUs, or which part of one, where, at which price."""
     if ask.memory:
         terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from bidplane.api.bid import BidPhase
-from bidplane.api.kinds import Object
+from bidplane.api.kinds import Draft, Object
 from bidplane.api.money import format_credits
 from bidplane.api.objects import has_ended, name_of
 from bidplane.api.reading import Bid
@@ -147,7 +146,7 @@ def _bid_together(
     pod: Object,
     ask: PodAsk,
     gang: Gang,
-    claim_bid: dict[str, Any],
+    claim_bid: Draft,
     decisions: Sequence[podclaims.Decision],
     max_price: str,
 ) -> Iterator[Operation]:

@@ -7,7 +7,6 @@ Those projects' controllers do not run here, and tools wait for these phases.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from bidplane.api.kinds import Object
 from bidplane.api.objects import phase_of
@@ -33,10 +32,10 @@ def update_groups(snapshot: PlaneSnapshot) -> Iterator[TellGroup]:
             yield TellGroup(source.kind, group, status)
 
 
-def _status(source: PodGroupKind, group: Object, pods: Sequence[Object]) -> dict[str, Any]:
+def _status(source: PodGroupKind, group: Object, pods: Sequence[Object]) -> dict[str, int | str]:
     """Return the status of a PodGroup with these pods."""
     phases = [phase_of(pod) for pod in pods]
-    counts: dict[str, Any] = {
+    counts: dict[str, int] = {
         "running": phases.count("Running"),
         "succeeded": phases.count("Succeeded"),
         "failed": phases.count("Failed"),
@@ -50,7 +49,7 @@ def _status(source: PodGroupKind, group: Object, pods: Sequence[Object]) -> dict
     return {**counts, "phase": _volcano_phase(counts, least, len(pods))}
 
 
-def _coscheduling_phase(counts: dict[str, Any], least: int, bound: int) -> str:
+def _coscheduling_phase(counts: dict[str, int], least: int, bound: int) -> str:
     """Return the phase as coscheduling's controller sets it."""
     if counts["succeeded"] >= least:
         return "Finished"
@@ -61,7 +60,7 @@ def _coscheduling_phase(counts: dict[str, Any], least: int, bound: int) -> str:
     return "Scheduling" if bound >= least else "Pending"
 
 
-def _volcano_phase(counts: dict[str, Any], least: int, pods: int) -> str:
+def _volcano_phase(counts: dict[str, int], least: int, pods: int) -> str:
     """Return the phase as Volcano's controller sets it."""
     if pods and counts["succeeded"] + counts["failed"] == pods:
         return "Completed"

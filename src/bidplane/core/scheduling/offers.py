@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 
@@ -120,23 +119,22 @@ def _offer_of(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk, promised: int) 
         deadline=_milliseconds(ask.deadline),
         hourly=snapshot.hourly,
         promised=promised,
-        **_progress(snapshot, pod, ask),
     )
+    if ask.budget:
+        wish = _with_budget(wish, ask, bid_of(snapshot, pod))
     return offer(snapshot.strategy, wish, now=round(1000 * snapshot.now))
 
 
-def _progress(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> dict[str, Any]:
-    """Return the budget's progress of a pod that has one, as the exchange reports it on its bid."""
-    if not ask.budget:
-        return {}
-    bid = bid_of(snapshot, pod)
+def _with_budget(wish: StrategyInput, ask: PodAsk, bid: Bid | None) -> StrategyInput:
+    """Return the input with the pod's budget, and its progress as the exchange reports it."""
     status = bid.status if bid is not None else None
-    return {
-        "budget": parse_credits(ask.budget),
-        "spent": parse_credits((status.spent if status is not None else "") or "0"),
-        "ran_seconds": status.ran_seconds if status is not None else 0,
-        "pace": _pace_of(bid),
-    }
+    return msgspec.structs.replace(
+        wish,
+        budget=parse_credits(ask.budget),
+        spent=parse_credits((status.spent if status is not None else "") or "0"),
+        ran_seconds=status.ran_seconds if status is not None else 0,
+        pace=_pace_of(bid),
+    )
 
 
 def _creation_stamp(obj: Object) -> str:

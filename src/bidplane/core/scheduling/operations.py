@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
 
-from bidplane.api.kinds import Kind, Object
+from bidplane.api.kinds import Draft, Kind, Object
 from bidplane.api.reading import Bid, GPULease
 from bidplane.core.scheduling.podclaims import AllocateClaim, MakeClaim, ReleaseClaim
 
@@ -15,7 +15,7 @@ class CreateBid(msgspec.Struct, frozen=True):
     """Create a pod's bid."""
 
     pod: Object
-    bid: dict[str, Any]
+    bid: Draft
 
 
 class PriceBid(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ class TellGroup(msgspec.Struct, frozen=True):
 
     kind: Kind
     group: Object
-    status: dict[str, Any]
+    status: Mapping[str, int | str]
 
 
 Operation = (

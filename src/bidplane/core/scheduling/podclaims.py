@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import RESOURCE_CLAIM, Object
+from bidplane.api.kinds import RESOURCE_CLAIM, Draft, Object
 from bidplane.core.bidding import gpumemory
 from bidplane.core.bidding.claimbids import as_bid
 from bidplane.core.cel import CelError
@@ -65,21 +64,21 @@ class MakeClaim(msgspec.Struct, frozen=True):
 
     pod: Object
     name: str
-    claim: dict[str, Any]
+    claim: Draft
 
 
 class AllocateClaim(msgspec.Struct, frozen=True):
     """Set a claim's status: its allocation, or the pods it is reserved for."""
 
     claim: Object
-    status: dict[str, Any]
+    status: Draft
 
 
 class ReleaseClaim(msgspec.Struct, frozen=True):
     """Free a claim's devices for the agent's next use: its last pod has ended."""
 
     claim: Object
-    status: dict[str, Any]
+    status: Draft
 
 
 class Wait(msgspec.Struct, frozen=True):
@@ -98,7 +97,7 @@ class Bind(msgspec.Struct, frozen=True):
 class MarketNeed(msgspec.Struct, frozen=True):
     """A bid that would lease devices for a claim, because no leased node can satisfy it."""
 
-    bid: dict[str, Any]
+    bid: Draft
     obstacle: str
     refusals: Mapping[str, str] = {}  # what each reason of a bid means for this claim
 
@@ -344,7 +343,7 @@ def _template_name(reference: Object) -> str:
     return str(reference.get("resourceClaimTemplateName") or "")
 
 
-def _claim_from_template(pod: Object, name: str, template: Object) -> dict[str, Any]:
+def _claim_from_template(pod: Object, name: str, template: Object) -> Draft:
     """Return the claim that a template makes for a pod."""
     metadata = pod["metadata"]
     template_metadata = template["spec"].get("metadata") or {}
@@ -391,7 +390,7 @@ def _is_reserved(claim: Object, pod: Object) -> bool:
     return any(consumer["uid"] == pod["metadata"]["uid"] for consumer in reserved)
 
 
-def _reserved_for(claim: Object, pod: Object) -> dict[str, Any]:
+def _reserved_for(claim: Object, pod: Object) -> Draft:
     """Return the status that reserves a claim for one more pod."""
     metadata = pod["metadata"]
     consumers = (claim.get("status") or {}).get("reservedFor") or []
