@@ -14,6 +14,7 @@ from typing import Any
 from bidplane.api import objects
 from bidplane.api.kinds import Object
 from bidplane.api.objects import Fields
+from bidplane.api.reading import IdentityCache
 
 
 class KubeObject(Mapping[str, Any]):
@@ -202,3 +203,8 @@ class ResourceClaim(KubeObject):
     def results(self) -> Sequence[Fields]:
         """Its allocated devices, one result each."""
         return ((self.allocation or {}).get("devices") or {}).get("results") or ()
+
+
+# One view for each version of a pod, so that what is derived from a pod is derived once. Few are
+# enough: caches of objects hold their views, and handlers are called at once.
+read_pod = IdentityCache(Pod, most=256)

@@ -28,7 +28,7 @@ from bidplane.api.reading import (
     read_lease,
     read_pool,
 )
-from bidplane.api.views import Node, Pod, ResourceSlice
+from bidplane.api.views import Node, Pod, ResourceSlice, read_pod
 from bidplane.errors import ApiError
 from bidplane.kube.client import EventType, FollowingClient, KubeClient, Object
 from bidplane.machinery.clock import Clock
@@ -66,7 +66,7 @@ _READERS: dict[Kind, Callable[[Object], Any]] = {
     POOL: read_pool,
     BID: read_bid,
     GPU_LEASE: read_lease,
-    POD: Pod,
+    POD: read_pod,
     NODE: Node,
     RESOURCE_SLICE: ResourceSlice,
 }

@@ -15,7 +15,7 @@ from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import GPU_LEASE, NODE, POD
 from bidplane.api.lease import Phase
 from bidplane.api.reading import GPULease, read_lease
-from bidplane.api.views import Node, Pod, ResourceSlice
+from bidplane.api.views import Node, Pod, ResourceSlice, read_pod
 from bidplane.controllers.lease.eviction import LeaseEviction
 from bidplane.controllers.lease.pods import LeasePods
 from bidplane.controllers.lease.projection import LeaseProjection
@@ -49,7 +49,7 @@ class LeaseController:
         host.slices.on_change(self._host_slice_changed)
         planes.on_change(GPU_LEASE, self._mirror_changed, read=read_lease)
         planes.on_change(NODE, self._node_changed, read=Node)
-        planes.on_change(POD, self._pod_changed, read=Pod)
+        planes.on_change(POD, self._pod_changed, read=read_pod)
         planes.on_open(self._opened)
 
     def _lease_changed(self, event: EventType, lease: GPULease) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD
 from bidplane.api.times import rfc3339
-from bidplane.api.views import Node, Pod
+from bidplane.api.views import Node, Pod, read_pod
 from bidplane.controllers.podwrites import delete_pod
 from bidplane.core.nodes import offers
 from bidplane.core.scheduling import wants_gpus
@@ -34,7 +34,7 @@ class OffersController:
         self._users: set[str] = set()  # planes with pods without GPUs
         self._pods_on_offer = host.pods.index(_offering_node)  # by host node
         self.controller: Controller[str] = Controller("offers", self.reconcile)
-        planes.on_change(POD, self._pod_changed, read=Pod)
+        planes.on_change(POD, self._pod_changed, read=read_pod)
         host.nodes.on_change(self._host_node_changed)
         host.pods.on_change(self._host_pod_changed)
 

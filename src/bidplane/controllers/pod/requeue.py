@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE
-from bidplane.api.views import KubeObject, Pod
+from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.core.leases import requeue
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.kube.client import EventType
@@ -23,7 +23,7 @@ class RequeueController:
         self._planes = planes
         self.controller: Controller[Key] = Controller("requeue", self.reconcile)
         planes.on_change(POD_TEMPLATE, self._template_changed, read=KubeObject)
-        planes.on_change(POD, self._pod_changed, read=Pod)
+        planes.on_change(POD, self._pod_changed, read=read_pod)
 
     def _template_changed(self, plane: str, event: EventType, template: KubeObject) -> None:
         if labels.REQUEUE in template.labels:

@@ -26,7 +26,7 @@ from bidplane.api.kinds import (
     Object,
 )
 from bidplane.api.reading import Agent, GPULease
-from bidplane.api.views import KubeObject, Pod
+from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.controllers.syncer.dependencies import LOOK_SECONDS, PodDependencies
 from bidplane.controllers.syncer.events import copy_event
 from bidplane.controllers.syncer.pods import PodSync
@@ -52,7 +52,7 @@ class SyncerController:
         self._host_pods_of_lease = host.pods.index(lease_label)
         self.controller: Controller[Key] = Controller("syncer", self.reconcile, workers=WORKERS)
         planes.on_change(BID, self._bid_changed, read=KubeObject)
-        planes.on_change(POD, self._pod_changed, read=Pod)
+        planes.on_change(POD, self._pod_changed, read=read_pod)
         planes.on_change(VOLUME_CLAIM, self._volume_claim_changed, read=KubeObject)
         for kind in (SERVICE, ENDPOINT_SLICE):
             planes.on_change(kind, self._service_changed, read=KubeObject)

@@ -1,16 +1,18 @@
 """
-An agent's scheduler, which decides and does nothing; `planning` has its rules.
+An agent's scheduler, which decides and does nothing: `plan` turns a snapshot of the plane into
+operations, and `controllers/scheduler` carries them out. Pure.
 
-    seen         the snapshot of its plane, and questions about it
-    operations   the operations it can plan
-    planning     from one to the other
+    observed     the snapshot of a plane, and questions about it
+    operations   the operations that can be planned
+    planning     from one to the other, with the rules
     offers       the price that a pod offers now
     bids         the Bids of pods and gangs
     groups       which pods are a gang
     gangs        pods that share a bid
     groupstatus  the status of PodGroups
     claimants    pods with ResourceClaims
-    beside       which bindings fit; pods without GPUs
+    podclaims    allocation of those claims inside the agent's leases
+    bindings     which bindings fit their node, and nodes for pods without GPUs
 """
 
 from bidplane.api.objects import is_deleted, phase_of

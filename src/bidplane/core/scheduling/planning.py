@@ -9,7 +9,7 @@ Rule 3: a pod with ResourceClaims is bound where they are allocated (`core/sched
 Rule 4: a lease that no pod uses, or is about to use, is released; a gang's as a whole. A pod
         without GPUs uses none.
 Rule 5: a pod without GPUs runs on CPU that is offered, else beside a lease that is paid for
-        (`beside`). No pod is bound to a node that it does not fit.
+        (`bindings`). No pod is bound to a node that it does not fit.
 
 The plan is a function of the plane's present state. Carrying out any part of it, in any
 order, and planning again leads to the same end.
@@ -29,7 +29,7 @@ from bidplane.core.bidding.asks import PodAsk, ask_of
 from bidplane.core.bidding.pacing import PacedOffer
 from bidplane.core.hosting.translation import host_name
 from bidplane.core.nodes.fitting import unsupported
-from bidplane.core.scheduling import companions, podclaims
+from bidplane.core.scheduling import bindings, podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
 from bidplane.core.scheduling.claimants import plan_claimant
 from bidplane.core.scheduling.gangs import (
@@ -89,7 +89,7 @@ def plan(snapshot: PlaneSnapshot) -> list[Operation]:
             operations.extend(_plan_pod(snapshot, gangs, pod, offers))
         else:
             without_gpus.append(pod)
-    operations = companions.check_fit(snapshot, operations, without_gpus)
+    operations = bindings.check_fit(snapshot, operations, without_gpus)
     operations.extend(_release_idle_leases(snapshot, gangs, pending))
     operations.extend(update_groups(snapshot))
     return operations
