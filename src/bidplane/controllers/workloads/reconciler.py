@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from bidplane.api.kinds import Kind, Object
 from bidplane.api.objects import controller_of, labels_of, metadata_of
-from bidplane.controllers.workloads.carry import PlanExecutor
+from bidplane.controllers.workloads.execution import PlanExecutor
 from bidplane.core.workloads.common import selector_of
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock

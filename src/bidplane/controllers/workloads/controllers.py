@@ -26,7 +26,7 @@ from bidplane.api.kinds import (
     Object,
 )
 from bidplane.api.objects import controller_of, labels_of, metadata_of
-from bidplane.controllers.workloads.carry import CreationRefused
+from bidplane.controllers.workloads.execution import CreationRefused
 from bidplane.controllers.workloads.reconciler import Key, Reconciler, Sites
 from bidplane.controllers.workloads.volumeclaims import VolumeClaims
 from bidplane.core.workloads import (
