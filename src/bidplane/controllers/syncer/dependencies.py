@@ -51,7 +51,7 @@ class _AgentCopies(msgspec.Struct):
 
     versions: dict[Name, tuple[str, str]] = {}  # the original's uid and version
     tokens: dict[tuple[str, str], dict[TokenWish, _Token]] = {}  # by namespace and account
-    found_existing: bool = False  # at what was left there before
+    is_complete: bool = False  # the copies that an earlier process left are recorded, too
     lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
 
 
@@ -98,9 +98,9 @@ class PodDependencies:
         """
         copies = self._agents.setdefault(plane.name, _AgentCopies())
         async with copies.lock:
-            if not copies.found_existing:
+            if not copies.is_complete:
                 await self._find_copies(plane, copies)
-                copies.found_existing = True
+                copies.is_complete = True
             live = [pod for pod in plane.pods.items() if _is_live(pod)]
             needed = {_host_key(VOLUME_CLAIM, claim) for claim in _all_claims(plane)}
             for namespace, reference in _distinct_references(live):
@@ -274,7 +274,7 @@ class PodDependencies:
 
 
 def _distinct_references(pods: Iterable[Pod]) -> list[tuple[str, Reference]]:
-    """The references of all pods, each once: an agent's pods mostly refer to the same objects."""
+    """Return the references of all pods, each once: an agent's pods often name the same objects."""
     distinct = {
         (pod.namespace, reference.kind, reference.name): reference
         for pod in pods
