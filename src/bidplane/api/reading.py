@@ -3,13 +3,14 @@ Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`.
 
 Each returns a struct of metadata, spec and status, or `Invalid` with the problem: the API refuses
 such an object, but one may come from an earlier version or from a cluster with other CRDs. A
-struct is decoded once for each version of an object, and cached here, nowhere else.
+struct is decoded once for each version of an object. Caches of objects are here and nowhere else:
+`IdentityCache` keeps the values of the last objects, `ViewCache` those of a whole listing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -17,6 +18,7 @@ from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidSpec, BidStatus
 from bidplane.api.kinds import Object
 from bidplane.api.lease import LeaseSpec, LeaseStatus
+from bidplane.api.objects import status_of
 from bidplane.api.pool import PoolSpec, PoolStatus
 
 _CACHED = 4096  # objects of each kind
@@ -36,10 +38,26 @@ class ObjectMeta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     finalizers: list[str] = []
 
 
+class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One of an object's conditions, each written by the part that observes it."""
+
+    type: str
+    status: str  # True | False | Unknown
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
 class OurObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object of one of our kinds; subclasses add its spec and status."""
+    """
+    An object of one of our kinds; subclasses add its spec and status.
+
+    Conditions are part of every kind's status in the API. They are a field of their own here: a
+    status has one writer, and a struct of what it writes must not overwrite others' conditions.
+    """
 
     metadata: ObjectMeta
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def name(self) -> str:
@@ -56,6 +74,15 @@ class OurObject(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_deleted(self) -> bool:
         return bool(self.metadata.deletion_timestamp)
+
+    def condition(self, type_: str) -> Condition | None:
+        """Return the condition of a type; None without one."""
+        return next((c for c in self.conditions if c.type == type_), None)
+
+    def is_true(self, type_: str) -> bool:
+        """Return True if the object has the condition with status True."""
+        condition = self.condition(type_)
+        return condition is not None and condition.status == "True"
 
 
 class Agent(OurObject, frozen=True, kw_only=True):
@@ -113,6 +140,24 @@ class IdentityCache(Generic[V]):
         return value
 
 
+class ViewCache(Generic[V]):
+    """
+    Values computed from the objects of a listing, each kept for as long as the very same object
+    comes again. Unlike `IdentityCache` it has no bound: it is as large as the listing.
+    """
+
+    def __init__(self, compute: Callable[[Object], V]) -> None:
+        self._compute = compute
+        self._computed: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
+
+    def of(self, objects: Iterable[Object]) -> list[V]:
+        """Return the value of each object, in order; only those of new objects are computed."""
+        before, self._computed = self._computed, {}
+        for obj in objects:
+            self._computed[id(obj)] = before.get(id(obj)) or (obj, self._compute(obj))
+        return [value for _, value in self._computed.values()]
+
+
 T = TypeVar("T", bound=OurObject)
 
 
@@ -120,14 +165,38 @@ def _reader(kind: type[T]) -> Callable[[Object], T | Invalid]:
     """Return the function that reads objects of a kind."""
 
     def decode(obj: Object) -> T | Invalid:
+        fields = {**obj, "conditions": status_of(obj).get("conditions") or ()}
         try:
-            return msgspec.convert(obj, kind)
+            return _convert(fields, kind)
         except msgspec.ValidationError as error:
             problem, _, place = str(error).partition(" - at `$")
             field = place.rstrip("`").lstrip(".")
             return Invalid(obj["metadata"]["name"], f"{field}: {problem}" if field else problem)
 
     return IdentityCache(decode)
+
+
+def _convert(fields: dict[str, Any], kind: type[T]) -> T:
+    try:
+        return msgspec.convert(fields, kind)
+    except msgspec.ValidationError as error:
+        if "`$.status" not in str(error):
+            raise
+    # The status is of another version, or nothing but conditions. It counts as not written: the
+    # part that writes it writes it again.
+    del fields["status"]
+    return msgspec.convert(fields, kind)
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_status(obj: Object, kind: type[S]) -> S | None:
+    """Return the status alone, also of an object that is invalid otherwise; None without one."""
+    try:
+        return msgspec.convert(status_of(obj), kind)
+    except msgspec.ValidationError:
+        return None
 
 
 read_agent = _reader(Agent)

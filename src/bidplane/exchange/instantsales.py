@@ -155,7 +155,9 @@ class InstantSales:
         earlier = self._ledger.lease_of_bid(bid.uid)
         if earlier is not None:
             return earlier
-        if not self.floats or not is_instant(bid) or agent.suspended or agent.deleting:
+        if not self.floats or not is_instant(bid):
+            return _SOLD_OUT
+        if agent.problem or agent.suspended or agent.deleting:
             return _SOLD_OUT
         if 0 < 1000 * bid.deadline <= now:
             return _SOLD_OUT

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
-from bidplane.api.objects import condition_of, is_deleted, is_true
-from bidplane.api.times import parse_rfc3339
-from bidplane.kube.client import Object
+from bidplane.api.reading import GPULease
+from bidplane.api.times import parse_or_zero
+from bidplane.ledger.records import lease_id
 
 LEASE_PREFIX = "lease-"
 
@@ -16,7 +16,8 @@ LEASE_PREFIX = "lease-"
 class LeaseMarks(NamedTuple):
     """The conditions that others set on the object that shows a lease, or a block of one."""
 
-    id: str
+    id: str  # the ledger's
+    name: str  # the object's
     nodes: tuple[str, ...]
     claimed: bool
     deleted: bool
@@ -25,18 +26,19 @@ class LeaseMarks(NamedTuple):
     unused_since: int  # milliseconds; 0: a pod is on it, as far as is known
 
 
-def lease_marks(lease: Object) -> LeaseMarks:
-    in_use = _condition(lease, IN_USE)
-    unused_from = in_use.get("lastTransitionTime", "") if in_use.get("status") == "False" else ""
-    devices = (lease.get("spec") or {}).get("devices") or ()
+def lease_marks(lease: GPULease) -> LeaseMarks:
+    in_use, unused_from = lease.condition(IN_USE), ""
+    if in_use is not None and in_use.status == "False":
+        unused_from = in_use.last_transition_time
     return LeaseMarks(
         id=lease_of(lease),
-        nodes=tuple({device["node"]: None for device in devices}),
-        claimed=is_claimed(lease),
-        deleted=is_deleted(lease),
-        up=_condition(lease, UP).get("status") == "True",
-        void=_condition(lease, VOID).get("status") == "True",
-        unused_since=1000 * seconds_of(unused_from),
+        name=lease.name,
+        nodes=tuple({device.node: None for device in lease.spec.devices}),
+        claimed=lease.is_true(CLAIMED),
+        deleted=lease.is_deleted,
+        up=lease.is_true(UP),
+        void=lease.is_true(VOID),
+        unused_since=1000 * parse_or_zero(unused_from),
     )
 
 
@@ -59,34 +61,10 @@ def unused_since(leases: Iterable[LeaseMarks]) -> dict[str, int]:
 
 
 def lease_name(lease: str) -> str:
+    """The name of the object that shows a lease of the ledger, by its id."""
     return LEASE_PREFIX + lease
 
 
-def lease_of(obj: Object) -> str:
-    """
-    The ledger's id of the lease that an object shows; the objects of a gang's blocks are numbered
-    after it.
-    """
-    name: str = obj["metadata"]["name"]
-    return name.removeprefix(LEASE_PREFIX).partition("-")[0]
-
-
-def is_claimed(lease: Object) -> bool:
-    return is_true(lease, CLAIMED)
-
-
-def _condition(lease: Object, type_: str) -> Object:
-    """The condition of that type; {} if nobody has set it."""
-    return condition_of(lease, type_) or {}
-
-
-def seconds_of(stamp: str) -> int:
-    try:
-        return int(parse_rfc3339(stamp))
-    except ValueError:
-        return 0
-
-
-def sequence_of(lease: Object) -> int:
-    """The ledger's commit that the object shows; 0 if it has no status yet."""
-    return int((lease.get("status") or {}).get("sequence") or 0)
+def lease_of(lease: GPULease) -> str:
+    """The ledger's id of the lease that an object shows, or shows a block of."""
+    return lease_id(lease.spec.bid.uid)
