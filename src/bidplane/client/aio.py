@@ -12,6 +12,7 @@ import msgspec
 
 from bidplane.api.exchange import Leases, LeaseView, Order, Prices, StatementView, Wallet
 from bidplane.api.kinds import BID, GPU_LEASE, Object
+from bidplane.api.objects import name_of, namespace_of
 from bidplane.client import asking, leasing
 from bidplane.client.asking import Link, Price, Quote
 from bidplane.client.config import Config, find
@@ -140,8 +141,8 @@ class AsyncClient:
     async def release(self, lease: str) -> None:
         """Give a lease back early; its pods are ended first."""
         for mirror in (await self.kube.list(GPU_LEASE)).items:
-            if mirror["metadata"]["name"] == lease:
-                await self.kube.delete(GPU_LEASE, lease, mirror["metadata"]["namespace"])
+            if name_of(mirror) == lease:
+                await self.kube.delete(GPU_LEASE, lease, namespace_of(mirror))
                 return
         raise NotFound(f"this agent has no lease {lease!r}")
 
