@@ -22,7 +22,8 @@ from typing import Any, Literal, TypeVar
 
 from bidplane.api.agent import PlaneLimits
 from bidplane.api.kinds import Kind
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.core.bidding.admission import admit
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import Unavailable
 from bidplane.exchange.service import Exchange
 from bidplane.kube.client import FollowingClient, KubeClient, Object, WatchEvent
@@ -37,8 +38,7 @@ from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock
 from bidplane.telemetry.model import Counters
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.node import run_nodes
-from bidplane.wiring.server import admit, crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class World:
                 ).run()
             case "node":
                 self.nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
-                work = run_nodes(self.nodes, clock=self.clock)
+                work = self.nodes.run()
         self._spawn(part, work)
 
     async def _counters(self, nodes: Sequence[Object]) -> Sequence[Counters]:

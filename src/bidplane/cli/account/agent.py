@@ -7,14 +7,14 @@ import getpass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 
-from bidplane.api.agent import AgentSpec, PlaneLimits, host_namespace, hourly_grant, name_problem
+from bidplane.api.agent import AgentSpec, host_namespace, hourly_grant, name_problem
 from bidplane.api.exchange import Leases, Wallet
 from bidplane.api.kinds import AGENT, GPU_LEASE
 from bidplane.api.manifests import manifest
 from bidplane.api.money import parse_price
+from bidplane.api.planes import PlaneUsage
 from bidplane.api.reading import Agent, Invalid, read_agent
 from bidplane.cli.account.kubeconfigs import (
     OWNERS_MOST_HOURS,
@@ -142,35 +142,6 @@ def list_(*, json: Json = False, data: Data = None) -> None:
     print_table(columns, rows, right="priority refill")
 
 
-class PlaneUsage(msgspec.Struct, frozen=True):
-    """The contents of an agent's plane, and the most it may hold."""
-
-    usage: PlaneLimits = PlaneLimits()
-    limits: PlaneLimits | None = None
-    problem: str = ""
-
-    @property
-    def text(self) -> str:
-        if self.limits is None:
-            return self.problem or "no limits"
-        usage, limits = self.usage, self.limits
-        return (
-            f"{usage.objects} of {limits.objects} objects,"
-            f" {_size(usage.bytes)} of {_size(limits.bytes)} of objects,"
-            f" {_size(usage.disk)} of {_size(limits.disk)} on disk,"
-            f" {usage.pods} of {limits.pods} pods,"
-            f" {usage.definitions} of {limits.definitions} definitions"
-        )
-
-
-def _size(count: int) -> str:
-    """Write a number of bytes as KiB, MiB or GiB: 268435456 → `256 MiB`."""
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if count >= 1 << power:
-            return f"{count / (1 << power):.4g} {unit}"
-    return f"{-(-count // 1024)} KiB"
-
-
 @app.command
 def show(name: str, *, json: Json = False, data: Data = None) -> None:
     """
@@ -190,8 +161,9 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
     leases = [lease for lease in every if lease.agent == name]
     try:
         plane = ask(data, "GET", f"/bidplane/v1/planes/{name}/usage", PlaneUsage)
+        usage = _usage_text(plane)
     except ApiError as error:  # not made yet, or its file is damaged
-        plane = PlaneUsage(problem=str(error))
+        plane, usage = PlaneUsage(), str(error)
     if json:
         print_json({"agent": obj, "wallet": wallet, "leases": leases, "plane": plane})
         return
@@ -205,7 +177,7 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
         f"  refill    {spec.refill} credits an hour × priority {spec.priority};"
         f" bids up to {spec.max_price or 'its priority × list price'}\n"
         f"  wallet    {wallet.available} free, {wallet.held} held, {wallet.accruing} accruing\n"
-        f"  holds     {plane.text}" + (f"\n  problem   {status.message}" if status.message else ""),
+        f"  holds     {usage}" + (f"\n  problem   {status.message}" if status.message else ""),
         soft_wrap=True,
     )
     if leases:
@@ -217,6 +189,28 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
             ],
             right="gpus price charged",
         )
+
+
+def _usage_text(plane: PlaneUsage) -> str:
+    """The contents of an agent's plane, and the most it may hold, in a line."""
+    if plane.limits is None:
+        return "no limits"
+    usage, limits = plane.usage, plane.limits
+    return (
+        f"{usage.objects} of {limits.objects} objects,"
+        f" {_size(usage.bytes)} of {_size(limits.bytes)} of objects,"
+        f" {_size(usage.disk)} of {_size(limits.disk)} on disk,"
+        f" {usage.pods} of {limits.pods} pods,"
+        f" {usage.definitions} of {limits.definitions} definitions"
+    )
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes as KiB, MiB or GiB: 268435456 → `256 MiB`."""
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if count >= 1 << power:
+            return f"{count / (1 << power):.4g} {unit}"
+    return f"{-(-count // 1024)} KiB"
 
 
 @app.command
