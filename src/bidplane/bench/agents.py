@@ -15,9 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -429,7 +429,7 @@ def _is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
-def _pod(name: str, price: str) -> dict[str, Any]:
+def _pod(name: str, price: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -446,11 +446,11 @@ def _pod(name: str, price: str) -> dict[str, Any]:
     }
 
 
-async def _run_all(work: list[Any]) -> None:
+async def _run_all(work: list[Awaitable[object]]) -> None:
     """Await all jobs, a few at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def run_limited(job: Any) -> None:
+    async def run_limited(job: Awaitable[object]) -> None:
         async with gate:
             await job
 

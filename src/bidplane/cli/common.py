@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -124,7 +124,7 @@ def ask(
         return msgspec.json.decode(answer.body, type=type)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     print(text)

@@ -14,10 +14,10 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE, Object
+from bidplane.api.objects import name_of, phase_of, uid_of
 from bidplane.api.times import parse_rfc3339
 from bidplane.client import work
 from bidplane.client.aio import AsyncClient
@@ -37,12 +37,12 @@ class PodRun:
     """
 
     def __init__(
-        self, client: AsyncClient, pod: dict[str, Any], *, say: Say, out: Callable[[bytes], None]
+        self, client: AsyncClient, pod: Object, *, say: Say, out: Callable[[bytes], None]
     ) -> None:
         self._client = client
         self._kube = client.kube
         self._pod = pod
-        self._name: str = pod["metadata"]["name"]
+        self._name = name_of(pod)
         self._namespace = client.namespace
         self._say, self._out = say, out
         self._last_message = ""
@@ -79,7 +79,7 @@ class PodRun:
 
     async def _handle_pod(self, pod: Object) -> WorkOutcome | None:
         """Report the pod's state; return its outcome once it has ended."""
-        uid, phase = pod["metadata"]["uid"], (pod.get("status") or {}).get("phase", "Pending")
+        uid, phase = uid_of(pod), phase_of(pod) or "Pending"
         is_deleted = bool(pod["metadata"].get("deletionTimestamp"))
         ended = None if is_deleted else work.outcome(pod)
         if phase == "Pending":

@@ -184,7 +184,7 @@ class SimulatedNodes:
             [slice_ for name, slice_ in published.items() if name not in by_name]
         )
 
-    def _node_status(self, node: NodeDeclaration) -> dict[str, Any]:
+    def _node_status(self, node: NodeDeclaration) -> Object:
         """The status of a node, always ready."""
         now = rfc3339(self._clock.now())
         # No count of GPUs: the ResourceSlices list them, and both together would count twice.
@@ -227,7 +227,7 @@ class SimulatedNodes:
         return await self.life.step(pod) if pod is not None else None
 
 
-def _content(slice_: Object) -> Any:
+def _content(slice_: Object) -> tuple[object, ...]:
     """The parts of a slice that matter for a comparison."""
     spec = slice_["spec"]
     return spec.get("devices"), spec.get("sharedCounters"), spec["pool"]["resourceSliceCount"]

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from bidplane.api.agent import PlaneLimits
 from bidplane.api.kinds import Kind
@@ -156,7 +156,7 @@ class World:
             await self.kill(part)
 
     async def until(
-        self, condition: Callable[[], Coroutine[Any, Any, bool]], *, within: float
+        self, condition: Callable[[], Coroutine[object, object, bool]], *, within: float
     ) -> None:
         """Let time pass until `condition` holds; raises TimeoutError when it does not."""
         async with asyncio.timeout(within):
@@ -200,7 +200,7 @@ class World:
         await asyncio.sleep(down)
         await self.start(part)
 
-    def _spawn(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, part: Part, work: Coroutine[object, object, None]) -> None:
         self._tasks[part] = asyncio.create_task(work, name=part)
 
     def _plane_client(self, plane: str) -> KubeClient:
@@ -300,7 +300,7 @@ class _SteppingClient(_Client):
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         await self._write(super().bind(namespace, pod, node, uid=uid))
 
-    async def _write(self, call: Coroutine[Any, Any, T]) -> T:
+    async def _write(self, call: Coroutine[object, object, T]) -> T:
         """Do a write, counted as a step before and after."""
         try:
             await self._world.step(self._part)

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
@@ -36,7 +35,7 @@ from bidplane.wiring.server import prepare_host
 _KEY = b"benchmark-key-benchmark-key-bench"
 
 
-def _print_facts(**facts: Any) -> None:
+def _print_facts(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 

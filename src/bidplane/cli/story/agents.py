@@ -9,16 +9,16 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, POD
+from bidplane.api.kinds import AGENT, POD, Object
 from bidplane.cli.common import agent_ready
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.http.client.caller import HttpCaller, trust
-from bidplane.kube.client import KubeClient, Object
+from bidplane.kube.client import KubeClient
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
@@ -154,7 +154,7 @@ class InstallationEnvironment:
         return client
 
 
-def pod(work: AgentWork, demo_agent: DemoAgent) -> dict[str, Any]:
+def pod(work: AgentWork, demo_agent: DemoAgent) -> Object:
     """The manifest of a work's pod."""
     annotations_of_pod = {
         labels.MAX_PRICE: demo_agent.price,
