@@ -23,7 +23,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import AgentSpec
 from bidplane.api.kinds import AGENT, POD
+from bidplane.api.manifests import manifest
+from bidplane.api.objects import phase_of
 from bidplane.bench import nodes
 from bidplane.bench.report import BenchReport, Result, at_most, less, more, ratio_at_least, say
 from bidplane.http.client.caller import HttpCaller, trust
@@ -246,7 +249,7 @@ async def time_pod(
             now = time.perf_counter() - began
             if not bound and seen_pod["spec"].get("nodeName"):
                 bound = now
-            if (seen_pod.get("status") or {}).get("phase") == "Running":
+            if _is_running(seen_pod):
                 return PodTimes(bound or now, now)
     raise RuntimeError(f"{agent}/{pod}: the watch ended")
 
@@ -327,17 +330,9 @@ class BenchInstallation:
 
     async def _agent(self, name: str) -> float:
         """Create an agent; return the seconds until its kubeconfig works."""
-        spec = {"owner": name, "refill": "1000000", "maxPrice": "1.00"}
+        spec = AgentSpec(owner=name, refill="1000000", max_price="1.00")
         began = time.perf_counter()
-        await self._host.create(
-            AGENT,
-            {
-                "apiVersion": AGENT.api_version,
-                "kind": "Agent",
-                "metadata": {"name": name},
-                "spec": spec,
-            },
-        )
+        await self._host.create(AGENT, manifest(AGENT, name, spec))
         while True:
             token = self._installation.owner_token(user="owner", now=SystemClock().now())
             answer = await self._http.call(
@@ -426,7 +421,7 @@ def _cpu(pid: int) -> float:
 
 
 def _is_running(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") == "Running"
+    return phase_of(pod) == "Running"
 
 
 def _pod(name: str, price: str) -> Object:

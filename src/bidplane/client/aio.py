@@ -10,7 +10,15 @@ from typing import TypeVar
 
 import msgspec
 
-from bidplane.api.exchange import Leases, LeaseView, Order, Prices, StatementView, Wallet
+from bidplane.api.exchange import (
+    Leases,
+    LeaseView,
+    Order,
+    OrderRequest,
+    Prices,
+    StatementView,
+    Wallet,
+)
 from bidplane.api.kinds import BID, GPU_LEASE, Object
 from bidplane.api.objects import name_of, namespace_of
 from bidplane.client import asking, leasing
@@ -99,8 +107,8 @@ class AsyncClient:
 
     async def order(self, pool: str, *, max_price: Price, key: str) -> Order:
         """Buy one GPU now or not at all; two orders with one key buy once."""
-        body = {"pool": pool, "maxPrice": asking.price_text(max_price), "key": key}
-        return await self._call_exchange("POST", "orders", Order, msgspec.json.encode(body))
+        order = OrderRequest(pool=pool, max_price=asking.price_text(max_price), key=key)
+        return await self._call_exchange("POST", "orders", Order, msgspec.json.encode(order))
 
     async def bids(self) -> list[Object]:
         """The agent's bids in every namespace, including those made for its pods."""

@@ -156,7 +156,7 @@ class Projector:
         # It may be there: written before a crash, or the cache is late.
         with contextlib.suppress(AlreadyExists):
             await self._client.create(GPU_LEASE, obj, host_namespace(lease.agent))
-        await self._show_status(lease, obj["metadata"]["name"])
+        await self._show_status(lease, name_of(obj))
 
     async def _show_status(self, lease: Lease, name: str) -> None:
         await self._client.patch(

@@ -14,7 +14,9 @@ from typing import Protocol
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import AgentSpec
 from bidplane.api.kinds import AGENT, POD, Object
+from bidplane.api.manifests import manifest
 from bidplane.cli.common import agent_ready
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.http.client.caller import HttpCaller, trust
@@ -83,26 +85,20 @@ class DemoAgents:
 
     async def create(self, demo_agent: DemoAgent) -> None:
         """Create the agent, unless it exists, and wait for its plane."""
-        agent = {
-            "apiVersion": AGENT.api_version,
-            "kind": AGENT.kind,
-            "metadata": {"name": demo_agent.name},
-            "spec": {
-                "owner": f"{demo_agent.name}-team",
-                "priority": demo_agent.priority,
-                "refill": demo_agent.refill,
-                "maxPrice": demo_agent.price,
-            },
-        }
+        spec = AgentSpec(
+            owner=f"{demo_agent.name}-team",
+            priority=demo_agent.priority,
+            refill=demo_agent.refill,
+            max_price=demo_agent.price,
+        )
         with contextlib.suppress(AlreadyExists):
-            await self.host.create(AGENT, agent)
+            await self.host.create(AGENT, manifest(AGENT, demo_agent.name, spec))
         await agent_ready(self.host, demo_agent.name)
         self._agents[demo_agent.name] = demo_agent
         self._clients[demo_agent.name] = await self._environment.connect(demo_agent.name)
 
     async def submit(self, work: AgentWork) -> None:
-        manifest = pod(work, self._agents[work.agent])
-        await self._clients[work.agent].create(POD, manifest, NAMESPACE)
+        await self._clients[work.agent].create(POD, pod(work, self._agents[work.agent]), NAMESPACE)
 
     async def delete_pod(self, agent: str, name: str) -> None:
         with contextlib.suppress(NotFound):
