@@ -9,7 +9,9 @@ struct is decoded once for each version of an object. Caches of objects are here
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -77,7 +79,10 @@ class OurObject(msgspec.Struct, frozen=True, kw_only=True):
 
     def condition(self, type_: str) -> Condition | None:
         """Return the condition of a type; None without one."""
-        return next((c for c in self.conditions if c.type == type_), None)
+        for condition in self.conditions:
+            if condition.type == type_:
+                return condition
+        return None
 
     def is_true(self, type_: str) -> bool:
         """Return True if the object has the condition with status True."""
@@ -127,15 +132,16 @@ class IdentityCache(Generic[V]):
     def __init__(self, derive: Callable[[Object], V], most: int = _CACHED) -> None:
         self._derive = derive
         self._most = most
-        self._values: dict[int, tuple[Object, V]] = {}  # holds the object: its id stays its own
+        # Holds the object: its id stays its own. A plain dict finds its oldest entry slowly.
+        self._values: OrderedDict[int, tuple[Object, V]] = OrderedDict()
 
     def __call__(self, obj: Object) -> V:
         cached = self._values.get(id(obj))
         if cached is not None:
             return cached[1]
         value = self._derive(obj)
-        if len(self._values) >= self._most:  # the oldest goes; dicts keep their order
-            self._values.pop(next(iter(self._values)))
+        if len(self._values) >= self._most:
+            self._values.popitem(last=False)
         self._values[id(obj)] = (obj, value)
         return value
 
@@ -148,14 +154,20 @@ class ViewCache(Generic[V]):
 
     def __init__(self, compute: Callable[[Object], V]) -> None:
         self._compute = compute
-        self._computed: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
+        self._objects: list[Object] = []
+        self._values: list[V] = []
 
-    def of(self, objects: Iterable[Object]) -> list[V]:
+    def of(self, objects: Iterable[Object]) -> Sequence[V]:
         """Return the value of each object, in order; only those of new objects are computed."""
-        before, self._computed = self._computed, {}
-        for obj in objects:
-            self._computed[id(obj)] = before.get(id(obj)) or (obj, self._compute(obj))
-        return [value for _, value in self._computed.values()]
+        objects, before = list(objects), self._objects
+        if len(objects) != len(before) or not all(map(operator.is_, objects, before)):
+            # By identity: this cache holds the objects, so that their ids stay their own.
+            known = dict(zip(map(id, before), self._values, strict=True))
+            self._values = [
+                known[id(obj)] if id(obj) in known else self._compute(obj) for obj in objects
+            ]
+            self._objects = objects
+        return self._values
 
 
 T = TypeVar("T", bound=OurObject)

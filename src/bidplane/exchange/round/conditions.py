@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
@@ -27,36 +27,38 @@ class LeaseMarks(NamedTuple):
 
 
 def lease_marks(lease: GPULease) -> LeaseMarks:
-    in_use, unused_from = lease.condition(IN_USE), ""
+    true = {condition.type for condition in lease.conditions if condition.status == "True"}
+    in_use, unused_from = lease.condition(IN_USE), 0
     if in_use is not None and in_use.status == "False":
-        unused_from = in_use.last_transition_time
+        unused_from = 1000 * parse_or_zero(in_use.last_transition_time)
     return LeaseMarks(
         id=lease_of(lease),
         name=lease.name,
         nodes=tuple({device.node: None for device in lease.spec.devices}),
-        claimed=lease.is_true(CLAIMED),
+        claimed=CLAIMED in true,
         deleted=lease.is_deleted,
-        up=lease.is_true(UP),
-        void=lease.is_true(VOID),
-        unused_since=1000 * parse_or_zero(unused_from),
+        up=UP in true,
+        void=VOID in true,
+        unused_since=unused_from,
     )
 
 
-def leases_given_back(leases: Iterable[LeaseMarks]) -> set[str]:
+def leases_given_back(leases: Sequence[LeaseMarks]) -> set[str]:
     """The leases whose objects were all deleted; a gang has one for each of its blocks."""
-    leases = list(leases)
-    staying = {lease.id for lease in leases if not lease.deleted}
-    return {lease.id for lease in leases} - staying
+    deleted = {lease.id for lease in leases if lease.deleted}
+    return deleted and deleted - {lease.id for lease in leases if not lease.deleted}
 
 
-def unused_since(leases: Iterable[LeaseMarks]) -> dict[str, int]:
+def unused_since(leases: Sequence[LeaseMarks]) -> dict[str, int]:
     """By lease that no pod is on, since when; of a gang, since its last block fell out of use."""
-    leases = list(leases)
-    used = {lease.id for lease in leases if not lease.unused_since}
     since: dict[str, int] = {}
     for lease in leases:
-        if lease.id not in used:
+        if lease.unused_since:
             since[lease.id] = max(since.get(lease.id, 0), lease.unused_since)
+    if since:
+        for lease in leases:
+            if not lease.unused_since:
+                since.pop(lease.id, None)
     return since
 
 
