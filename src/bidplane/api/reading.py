@@ -162,9 +162,9 @@ class ViewCache(Generic[V]):
         objects, before = list(objects), self._objects
         if len(objects) != len(before) or not all(map(operator.is_, objects, before)):
             # By identity: this cache holds the objects, so that their ids stay their own.
-            known = dict(zip(map(id, before), self._values, strict=True))
+            computed = dict(zip(map(id, before), self._values, strict=True))
             self._values = [
-                known[id(obj)] if id(obj) in known else self._compute(obj) for obj in objects
+                computed[id(obj)] if id(obj) in computed else self._compute(obj) for obj in objects
             ]
             self._objects = objects
         return self._values
