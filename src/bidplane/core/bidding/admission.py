@@ -19,7 +19,8 @@ from bidplane.api.kinds import (
 )
 from bidplane.api.objects import annotations_of, spec_of
 from bidplane.api.reading import Invalid, read_agent
-from bidplane.core.bidding import annotations, asks
+from bidplane.core.bidding import asks
+from bidplane.core.bidding.annotations import unread
 from bidplane.core.hosting import hostaccess
 
 # (plane, CREATE or UPDATE, kind, new, old) → problems; any refuses the write.
@@ -36,7 +37,7 @@ _WITH_PODS = (POD, JOB, CRON_JOB, DEPLOYMENT, REPLICA_SET, STATEFUL_SET)
 
 def advise(kind: Kind, obj: Object) -> list[str]:
     """Return warnings about annotations that nothing reads, on pods and on templates of pods."""
-    return list(annotations.unread(obj)) if kind in _WITH_PODS else []
+    return list(unread(obj)) if kind in _WITH_PODS else []
 
 
 def admission(agent_of: Callable[[str], Object | None]) -> Admission:
