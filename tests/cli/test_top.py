@@ -42,7 +42,14 @@ def lease(*names, phase="Active"):
     devices = [{"node": "box", "driver": "d", "pool": "box", "name": name} for name in names]
     return {
         "metadata": {"name": "lease-7"},
-        "spec": {"agent": "trainer", "devices": devices},
+        "spec": {
+            "agent": "trainer",
+            "bid": {"namespace": "agent-trainer", "name": "b", "uid": "u"},
+            "pool": "h100",
+            "node": "box",
+            "devices": devices,
+            "maxPrice": "3.00",
+        },
         "status": {"phase": phase, "price": "2.10"},
     }
 
@@ -113,7 +120,7 @@ def test_a_shared_device_has_a_row_for_each_who_holds_it():
     half["spec"]["devices"][0]["share"] = "1/2"
     other = {
         "metadata": {"name": "lease-8"},
-        "spec": {"agent": "chat", "devices": half["spec"]["devices"]},
+        "spec": {**half["spec"], "agent": "chat"},
         "status": {"phase": "Active", "price": "1.00"},
     }
     cut = {"name": "gpu-1-mig-0", "attributes": {"type": {"string": "mig"}}}

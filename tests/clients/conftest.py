@@ -14,15 +14,15 @@ import pytest
 import uvicorn
 import yaml
 
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.plane.life import PlaneLife
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.web.credentials import CredentialsApp
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.life import PlaneLife
-from bidplane.wiring.server import crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 PATIENCE = 20.0
 

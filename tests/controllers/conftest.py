@@ -15,13 +15,14 @@ from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD
 from bidplane.api.lease import CLAIMED, FINALIZER
 from bidplane.api.times import parse_rfc3339, rfc3339
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.core.bidding.admission import admit
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import admit, crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 AGENT_NAME = "trainer"
 SPACE = f"agent-{AGENT_NAME}"

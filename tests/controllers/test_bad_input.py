@@ -6,13 +6,13 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, JOB, POD, RESOURCE_CLAIM
+from bidplane.core.bidding.admission import admission
 from bidplane.errors import ApiError
-from bidplane.wiring.server import admission
 
 from .conftest import AGENT_NAME
 
-TRUSTED = {"spec": {"trusted": True}}
-UNTRUSTED: dict[str, dict[str, bool]] = {"spec": {}}
+TRUSTED = {"metadata": {"name": AGENT_NAME}, "spec": {"owner": "ann", "trusted": True}}
+UNTRUSTED = {"metadata": {"name": AGENT_NAME}, "spec": {"owner": "ann"}}
 
 
 def untrusted(plane):

@@ -9,6 +9,7 @@ import pytest
 
 from bidplane.api.bid import BidBeside, BidPhase, BidReason
 from bidplane.api.lease import Phase
+from bidplane.api.reading import GPULease, read_lease
 from bidplane.core.devices.companions import Unpriced
 from bidplane.exchange import snapshot
 from bidplane.exchange.projector import lease_object
@@ -19,7 +20,7 @@ from bidplane.ledger.records import lease_id
 from bidplane.ledger.rounds import find_round, replay
 
 from .market import Market
-from .words import PRICE, agent, bid, gpus, movable
+from .words import PRICE, agent, bid, gpus, movable, shown_lease
 
 DRIVER = "nic.example.com"
 NIC = BidBeside(device_class=DRIVER, selectors=(f'device.driver == "{DRIVER}"',))
@@ -212,13 +213,13 @@ def test_the_host_is_read_for_it_only_where_a_bid_asks() -> None:
 
 
 def test_that_a_win_is_void_is_read_from_its_lease() -> None:
-    shown = {"metadata": {"name": "lease-1-0"}, "spec": {}}
-    said = {"conditions": [{"type": "Void", "status": "True"}]}
-    assert not lease_marks(shown).void
-    assert (
-        lease_marks({**shown, "status": said}).id,
-        lease_marks({**shown, "status": said}).void,
-    ) == (
-        "1",
-        True,
-    )
+    void = {"conditions": [{"type": "Void", "status": "True"}]}
+    assert not lease_marks(lease(shown_lease("u", "lease-1-0"))).void
+    marks = lease_marks(lease(shown_lease("u", "lease-1-0", status=void)))
+    assert (marks.id, marks.void) == (lease_id("u"), True)
+
+
+def lease(obj: dict[str, Any]) -> GPULease:
+    struct = read_lease(obj)
+    assert isinstance(struct, GPULease)
+    return struct

@@ -12,11 +12,11 @@ from bidplane.core.devices.topology import Gpu, Machine
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.round.inventory import build_inventory
 from bidplane.exchange.snapshot import take
-from bidplane.ledger.records import Lease, wallet_of
+from bidplane.ledger.records import Lease, lease_id, wallet_of
 from bidplane.node.inventory.slices import slices_of
 
 from .market import Market
-from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, with_memory
+from .words import CREDIT, PRICE, agent, bid, gpus, parted, pool, shown_lease, with_memory
 
 
 @pytest.fixture
@@ -156,14 +156,14 @@ def test_a_gang_of_parts_and_blocks_is_won_whole(market: Market) -> None:
 
 def test_a_gang_has_left_when_all_of_it_has() -> None:
     def shown(part: int, **metadata: str) -> dict[str, object]:
-        return {"metadata": {"name": f"lease-abc-{part}", **metadata}, "spec": {}}
+        return shown_lease("b1", f"lease-abc-{part}", **metadata)
 
     gone = {"deletionTimestamp": "2026-11-16T00:00:00Z"}
     parts = [shown(0, **gone), shown(1)]
     nothing = {"agents": (), "pools": (), "bids": (), "slices": (), "nodes": ()}
     assert take(**nothing, leases=parts).left == frozenset()
     parts[1] = shown(1, **gone)
-    assert take(**nothing, leases=parts).left == {"abc"}
+    assert take(**nothing, leases=parts).left == {lease_id("b1")}
 
 
 @pytest.fixture
@@ -219,8 +219,10 @@ def test_a_claim_says_which_lease_cannot_be_used() -> None:
         claim("lease-new"),
         {"metadata": {"name": "of-nobody"}, "status": {"devices": [{"conditions": []}]}},
     ]
-    seen = take(agents=(), pools=(), bids=(), slices=(), leases=(), nodes=(), claims=claims)
-    assert seen.unusable == {"bad", "gang"}
+    names = {"good": "lease-good", "bad": "lease-bad", "gang": "lease-gang-1", "new": "lease-new"}
+    leases = [shown_lease(bid, name) for bid, name in names.items()]
+    seen = take(agents=(), pools=(), bids=(), slices=(), leases=leases, nodes=(), claims=claims)
+    assert seen.unusable == {lease_id("bad"), lease_id("gang")}
 
 
 def test_a_pool_whose_gpus_cannot_be_cut_sells_no_parts_and_says_why(market: Market) -> None:

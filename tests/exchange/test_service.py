@@ -139,6 +139,23 @@ def test_a_lease_the_ledger_does_not_know_is_removed(tmp_path: Path) -> None:
     play(tmp_path, story)
 
 
+def test_a_copy_of_a_lease_under_another_name_is_removed(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.second()
+        stage.bid("trainer", "train", 4, "2.00")
+        await stage.second()
+        shown = stage.lease("trainer", "train")
+        forged = {"finalizers": [FINALIZER]}
+        stage.host.apply(
+            GPU_LEASE, "lease-forged", "agent-trainer", metadata=forged, spec=shown["spec"]
+        )
+        await stage.second()
+        names = [lease["metadata"]["name"] for lease in stage.host.of(GPU_LEASE)]
+        assert names == [shown["metadata"]["name"]]
+
+    play(tmp_path, story)
+
+
 @pytest.mark.parametrize("namespace", ["agent-chat", "default"])
 def test_a_bid_cannot_name_another_agents_wallet(tmp_path: Path, namespace: str) -> None:
     async def story(stage: Stage) -> None:

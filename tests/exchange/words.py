@@ -91,3 +91,21 @@ def parted(view: PoolView, *, mig: bool = False) -> PoolView:
 def with_memory(views: tuple[DeviceView, ...], memory: str = "80Gi") -> tuple[DeviceView, ...]:
     traits = {"memory": memory, "bidplane.dev/migCapable": "True"}
     return tuple(msgspec.structs.replace(v, traits=traits) for v in views)
+
+
+def shown_lease(
+    uid: str, name: str, *, status: dict[str, Any] | None = None, **metadata: str
+) -> dict[str, Any]:
+    """The host's object of the lease that the bid of a uid won."""
+    return {
+        "metadata": {"name": name, **metadata},
+        "spec": {
+            "agent": "a",
+            "bid": {"namespace": "agent-a", "name": "b", "uid": uid},
+            "pool": "h100",
+            "node": "n1",
+            "devices": [],
+            "maxPrice": "1.00",
+        },
+        "status": status or {},
+    }

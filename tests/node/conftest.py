@@ -13,14 +13,13 @@ from pathlib import Path
 import pytest
 
 from bidplane.api.kinds import EVENT, NAMESPACE, POD, RESOURCE_CLAIM
+from bidplane.drivers.embedded import crds_for
 from bidplane.errors import NotFound
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
-from bidplane.wiring.node import run_nodes
-from bidplane.wiring.server import crds_for
 
 from .processes import Box, ClusterApi, PlaneApi
 
@@ -53,7 +52,7 @@ class Site:
 
     def start(self, fleet=FLEET):
         self.nodes = SimulatedNodes(self.client, fleet, clock=self.clock, address="10.0.0.1")
-        self._task = asyncio.create_task(run_nodes(self.nodes, clock=self.clock))
+        self._task = asyncio.create_task(self.nodes.run())
 
     async def kill(self):
         self._task.cancel()

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from bidplane.api.kinds import EVENT, NAMESPACE, NODE, POD, RESOURCE_CLAIM
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import NotFound
 from bidplane.http.server.serve import serve
 from bidplane.kube.http import HttpClient
@@ -29,7 +29,6 @@ from bidplane.runtime.identity.credentials import HOST_PLANE, OWNERS, Tokens
 from bidplane.runtime.identity.credentials import Identity as Who
 from bidplane.wiring.controllers import Controllers
 from bidplane.wiring.node import ProcessNode
-from bidplane.wiring.server import crds_for
 
 SPACE = "work"
 # A busy machine is not a fault, nor is a kernel in a kernel.

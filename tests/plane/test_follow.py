@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.kinds import BID, CONFIG_MAP, CRD, POD, SECRET, Kind
+from bidplane.drivers.embedded import crds_for
 from bidplane.errors import NotFound
 from bidplane.kube.client import FollowingClient
 from bidplane.machinery.clock import SystemClock
@@ -19,7 +20,6 @@ from bidplane.machinery.planes import PlaneCache, PlaneCaches
 from bidplane.plane import Planes
 from bidplane.plane.storage import feed as feeds
 from bidplane.runtime.identity.credentials import Tokens
-from bidplane.wiring.server import crds_for
 
 KINDS = (CONFIG_MAP, SECRET, BID, POD)
 BIDS = "bids.bidplane.dev"

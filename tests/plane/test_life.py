@@ -20,14 +20,14 @@ from bidplane.api.kinds import (
     SERVICE,
     Kind,
 )
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import ApiError, NotFound
 from bidplane.plane import Planes
+from bidplane.plane.life import PlaneLife
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.life import PlaneLife
-from bidplane.wiring.server import crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 
 def template(**spec):

@@ -25,10 +25,11 @@ from urllib.parse import unquote
 import pytest
 
 from bidplane.api.kinds import Kind
+from bidplane.core.bidding.admission import admission
+from bidplane.drivers.embedded import crds_for
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import OWNERS, Identity, Tokens
-from bidplane.wiring.server import admission, crds_for
 from exchange.test_http import Site
 
 from .requests import SAMPLES, ExchangeFuzzer, Fuzzer, Request
@@ -154,7 +155,7 @@ async def _planes(folder: Path, trouble: Trouble) -> None:
         clock=SystemClock(),
         tokens=tokens,
         crds=crds_for,
-        admit=admission(lambda plane: {"spec": {}}),
+        admit=admission(lambda plane: {"metadata": {"name": "a"}, "spec": {"owner": "ann"}}),
         durable=False,
         dice=random.Random(SEED),
     )

@@ -24,6 +24,7 @@ import pytest
 
 from bidplane.api.crds import all_crds
 from bidplane.api.kinds import AGENT
+from bidplane.core.bidding.admission import admission
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.exchange.service import Exchange
 from bidplane.http.server.serve import serve
@@ -31,6 +32,7 @@ from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.node.offering import offer
 from bidplane.plane import Planes
 from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.identity.credentials import Identity, Tokens
@@ -39,7 +41,6 @@ from bidplane.testing.cluster import Cluster
 from bidplane.web.app import WebApp
 from bidplane.web.podstreams import NodeStreams
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import admission, offer, plane_of_account
 
 from .conftest import define
 from .test_bid_to_pod_on_kubernetes import has_wallet, until
@@ -187,7 +188,7 @@ async def bidplane(site: Site) -> AsyncIterator[HttpClient]:
         planes=planes,
         exchange=nothing,
         credentials=nothing,
-        plane_of=lambda token: plane_of_account(tokens, token, now=clock.now()),
+        plane_of=lambda token: tokens.plane_of_account(token, now=clock.now()),
     )
     ledger = Ledger.open(folder / "ledger.db")
     await offer(host, FLEET)

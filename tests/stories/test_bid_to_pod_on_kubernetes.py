@@ -26,6 +26,7 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
 )
+from bidplane.core.bidding.admission import admit
 from bidplane.drivers.embedded import EmbeddedDriver
 from bidplane.errors import NotFound
 from bidplane.exchange.service import Exchange
@@ -34,12 +35,11 @@ from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger, verify
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
+from bidplane.node.offering import offer
 from bidplane.node.simulated import SimulatedNodes
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import Tokens
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.node import run_nodes
-from bidplane.wiring.server import admit, offer
 
 from .conftest import define, pod
 from .test_claims_simulated import pod as claiming_pod
@@ -83,7 +83,7 @@ async def installed(
     parts = [
         asyncio.create_task(Controllers(host, driver, clock=clock).run()),
         asyncio.create_task(Exchange(for_exchange, ledger, tokens, clock=clock).run()),
-        asyncio.create_task(run_nodes(nodes, clock=clock, beats=beats)),
+        asyncio.create_task(nodes.run(beats=beats)),
     ]
     try:
         yield host, planes

@@ -28,7 +28,6 @@ from bidplane.telemetry.dcgm import WORK_METRICS
 from bidplane.telemetry.model import Holder
 from bidplane.telemetry.pages import NodePages
 from bidplane.telemetry.prometheus import PrometheusReader
-from bidplane.wiring.node import run_nodes
 
 FLEET = Fleet(
     nodes=[
@@ -134,7 +133,7 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
         listener = bind("127.0.0.1", 0)
         tasks = [
             asyncio.create_task(serve(server, listener, files)),
-            asyncio.create_task(run_nodes(nodes, clock=clock)),
+            asyncio.create_task(nodes.run()),
         ]
         await client.create(NAMESPACE, {"metadata": {"name": "agent-a"}})
         figures = {"utilisation_percent": "50", "memory_percent": "25"}

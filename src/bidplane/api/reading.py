@@ -3,13 +3,16 @@ Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`.
 
 Each returns a struct of metadata, spec and status, or `Invalid` with the problem: the API refuses
 such an object, but one may come from an earlier version or from a cluster with other CRDs. A
-struct is decoded once for each version of an object, and cached here, nowhere else. It has the JSON
-it was read from, for whoever copies or sends it.
+struct is decoded once for each version of an object, and has the JSON it was read from, for whoever
+copies or sends it. Caches of objects are here and nowhere else: `IdentityCache` keeps the values of
+the last objects, `ViewCache` those of a whole listing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -181,17 +184,42 @@ class IdentityCache(Generic[V]):
     def __init__(self, derive: Callable[[Object], V], most: int = _CACHED) -> None:
         self._derive = derive
         self._most = most
-        self._values: dict[int, tuple[Object, V]] = {}  # holds the object: its id stays its own
+        # Holds the object: its id stays its own. A plain dict finds its oldest entry slowly.
+        self._values: OrderedDict[int, tuple[Object, V]] = OrderedDict()
 
     def __call__(self, obj: Object) -> V:
         cached = self._values.get(id(obj))
         if cached is not None:
             return cached[1]
         value = self._derive(obj)
-        if len(self._values) >= self._most:  # the oldest goes; dicts keep their order
-            self._values.pop(next(iter(self._values)))
+        if len(self._values) >= self._most:
+            self._values.popitem(last=False)
         self._values[id(obj)] = (obj, value)
         return value
+
+
+class ViewCache(Generic[V]):
+    """
+    Values computed from the objects of a listing, each kept for as long as the very same object
+    comes again. Unlike `IdentityCache` it has no bound: it is as large as the listing.
+    """
+
+    def __init__(self, compute: Callable[[Object], V]) -> None:
+        self._compute = compute
+        self._objects: list[Object] = []
+        self._values: list[V] = []
+
+    def of(self, objects: Iterable[Object]) -> Sequence[V]:
+        """Return the value of each object, in order; only those of new objects are computed."""
+        objects, before = list(objects), self._objects
+        if len(objects) != len(before) or not all(map(operator.is_, objects, before)):
+            # By identity: this cache holds the objects, so that their ids stay their own.
+            computed = dict(zip(map(id, before), self._values, strict=True))
+            self._values = [
+                computed[id(obj)] if id(obj) in computed else self._compute(obj) for obj in objects
+            ]
+            self._objects = objects
+        return self._values
 
 
 T = TypeVar("T", bound=OurObject)
@@ -238,6 +266,17 @@ def _with_origin(lease: Object) -> Object:
     if "origin" in spec or not uid.startswith("order/"):
         return lease
     return {**lease, "spec": {**spec, "origin": Origin.ORDER.value}}
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def read_status(obj: Object, kind: type[S]) -> S | None:
+    """Return the status alone, also of an object that is invalid otherwise; None without one."""
+    try:
+        return msgspec.convert(status_of(obj), kind)
+    except msgspec.ValidationError:
+        return None
 
 
 read_agent = _reader(Agent)

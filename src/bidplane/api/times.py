@@ -16,6 +16,11 @@ def _format_seconds(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def rfc3339_ms(milliseconds: int) -> str:
+    """Format a time of the ledger, which is in milliseconds; "" for 0: it has not happened."""
+    return rfc3339(milliseconds / 1000) if milliseconds else ""
+
+
 def rfc3339_micro(seconds: float) -> str:
     """Format as a metav1.MicroTime."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -30,3 +35,11 @@ def parse_rfc3339(text: str) -> float:
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} names no time zone")
     return moment.timestamp()
+
+
+def parse_or_zero(text: str) -> int:
+    """Return whole seconds since the epoch; 0 for text that is not a time."""
+    try:
+        return int(parse_rfc3339(text))
+    except ValueError:
+        return 0

@@ -15,15 +15,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.agent import AgentSpec
 from bidplane.api.kinds import AGENT, POD
+from bidplane.api.manifests import manifest
+from bidplane.api.objects import phase_of
 from bidplane.bench import nodes
 from bidplane.bench.report import BenchReport, Result, at_most, less, more, ratio_at_least, say
 from bidplane.http.client.caller import HttpCaller, trust
@@ -246,7 +249,7 @@ async def time_pod(
             now = time.perf_counter() - began
             if not bound and seen_pod["spec"].get("nodeName"):
                 bound = now
-            if (seen_pod.get("status") or {}).get("phase") == "Running":
+            if _is_running(seen_pod):
                 return PodTimes(bound or now, now)
     raise RuntimeError(f"{agent}/{pod}: the watch ended")
 
@@ -327,17 +330,9 @@ class BenchInstallation:
 
     async def _agent(self, name: str) -> float:
         """Create an agent; return the seconds until its kubeconfig works."""
-        spec = {"owner": name, "refill": "1000000", "maxPrice": "1.00"}
+        spec = AgentSpec(owner=name, refill="1000000", max_price="1.00")
         began = time.perf_counter()
-        await self._host.create(
-            AGENT,
-            {
-                "apiVersion": AGENT.api_version,
-                "kind": "Agent",
-                "metadata": {"name": name},
-                "spec": spec,
-            },
-        )
+        await self._host.create(AGENT, manifest(AGENT, name, spec))
         while True:
             token = self._installation.owner_token(user="owner", now=SystemClock().now())
             answer = await self._http.call(
@@ -426,10 +421,10 @@ def _cpu(pid: int) -> float:
 
 
 def _is_running(pod: Object) -> bool:
-    return (pod.get("status") or {}).get("phase") == "Running"
+    return phase_of(pod) == "Running"
 
 
-def _pod(name: str, price: str) -> dict[str, Any]:
+def _pod(name: str, price: str) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -446,11 +441,11 @@ def _pod(name: str, price: str) -> dict[str, Any]:
     }
 
 
-async def _run_all(work: list[Any]) -> None:
+async def _run_all(work: list[Awaitable[object]]) -> None:
     """Await all jobs, a few at a time."""
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def run_limited(job: Any) -> None:
+    async def run_limited(job: Awaitable[object]) -> None:
         async with gate:
             await job
 

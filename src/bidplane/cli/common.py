@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -18,6 +18,7 @@ from rich.table import Table
 
 from bidplane.api import labels
 from bidplane.api.kinds import AGENT, Object
+from bidplane.api.reading import Agent, Invalid, read_agent
 from bidplane.errors import Unavailable, UserError
 from bidplane.http.client.caller import BlockingCaller, NoAnswer, trust
 from bidplane.kube.client import KubeClient
@@ -65,23 +66,26 @@ def with_host(data: Path | None, work: Callable[[KubeClient], Awaitable[T]]) -> 
     return asyncio.run(run())
 
 
-async def agent_ready(host: KubeClient, name: str) -> Object:
+async def agent_ready(host: KubeClient, name: str) -> Agent:
     """The Agent, once it has a plane and a wallet."""
     while True:
         listing = await host.list(AGENT, fields=f"metadata.name={name}")
-        for agent in listing.items:
-            if _is_ready(agent):
+        for obj in listing.items:
+            if (agent := _if_ready(obj)) is not None:
                 return agent
         async for event in host.watch(
             AGENT, resource_version=listing.resource_version, fields=f"metadata.name={name}"
         ):
-            if event.type != "BOOKMARK" and _is_ready(event.object):
-                return event.object
+            if event.type != "BOOKMARK" and (agent := _if_ready(event.object)) is not None:
+                return agent
 
 
-def _is_ready(agent: Object) -> bool:
-    has_wallet = labels.WALLET_FINALIZER in (agent["metadata"].get("finalizers") or ())
-    return has_wallet and (agent.get("status") or {}).get("phase") == "Ready"
+def _if_ready(obj: Object) -> Agent | None:
+    """Return the agent if it has a plane and a wallet."""
+    agent = read_agent(obj)
+    if isinstance(agent, Invalid) or agent.status.phase != "Ready":
+        return None
+    return agent if labels.WALLET_FINALIZER in agent.metadata.finalizers else None
 
 
 def not_running(data: Path | None) -> UserError:
@@ -120,7 +124,7 @@ def ask(
         return msgspec.json.decode(answer.body, type=type)
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
     print(text)

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from bidplane.api import labels
 from bidplane.api.exchange import Prices, RoundSummary
 from bidplane.api.kinds import BID
+from bidplane.api.objects import annotations_of, labels_of, name_of, uid_of
 from bidplane.cli.account.ledger import LedgerOption, ledger_location
 from bidplane.cli.common import (
     Data,
@@ -188,7 +189,7 @@ def _uid_of(name: str, data: Path | None) -> str:
         return (await host.list(BID)).items
 
     try:
-        uids = {obj["metadata"]["uid"] for obj in with_host(data, bids) if name in _names(obj)}
+        uids = {uid_of(obj) for obj in with_host(data, bids) if name in _names(obj)}
     except (ApiError, UserError):
         return name  # Bidplane does not run: only the ledger can be read
     if len(uids) > 1:
@@ -198,11 +199,10 @@ def _uid_of(name: str, data: Path | None) -> str:
 
 def _names(bid: Object) -> set[str]:
     """All names that select the bid: its own, its original's in the plane, and its pod's."""
-    metadata = bid["metadata"]
-    metadata_values = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    marks = {**annotations_of(bid), **labels_of(bid)}
     keys = (labels.PLANE_NAME, labels.PLANE_UID, labels.POD_NAME)
-    names = {metadata["name"], *(metadata_values[key] for key in keys if key in metadata_values)}
-    return names | {f"{metadata_values.get(labels.AGENT, '')}/{name}" for name in names}
+    names = {name_of(bid), *(marks[key] for key in keys if key in marks)}
+    return names | {f"{marks.get(labels.AGENT, '')}/{name}" for name in names}
 
 
 def _show(round_: RoundSummary) -> None:

@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -112,7 +112,7 @@ def run(
     sys.exit(outcome.code)
 
 
-async def _cancel_on_signal(work: Coroutine[Any, Any, WorkOutcome]) -> WorkOutcome:
+async def _cancel_on_signal(work: Coroutine[object, object, WorkOutcome]) -> WorkOutcome:
     """Run `work`; SIGTERM or a closed terminal cancels it, so that the GPUs are given back."""
     task, signals = asyncio.ensure_future(work), list[int]()
 

@@ -10,8 +10,17 @@ from typing import TypeVar
 
 import msgspec
 
-from bidplane.api.exchange import Leases, LeaseView, Order, Prices, StatementView, Wallet
+from bidplane.api.exchange import (
+    Leases,
+    LeaseView,
+    Order,
+    OrderRequest,
+    Prices,
+    StatementView,
+    Wallet,
+)
 from bidplane.api.kinds import BID, GPU_LEASE, Object
+from bidplane.api.objects import name_of, namespace_of
 from bidplane.client import asking, leasing
 from bidplane.client.asking import Link, Price, Quote
 from bidplane.client.config import Config, find
@@ -98,8 +107,8 @@ class AsyncClient:
 
     async def order(self, pool: str, *, max_price: Price, key: str) -> Order:
         """Buy one GPU now or not at all; two orders with one key buy once."""
-        body = {"pool": pool, "maxPrice": asking.price_text(max_price), "key": key}
-        return await self._call_exchange("POST", "orders", Order, msgspec.json.encode(body))
+        order = OrderRequest(pool=pool, max_price=asking.price_text(max_price), key=key)
+        return await self._call_exchange("POST", "orders", Order, msgspec.json.encode(order))
 
     async def bids(self) -> list[Object]:
         """The agent's bids in every namespace, including those made for its pods."""
@@ -140,8 +149,8 @@ class AsyncClient:
     async def release(self, lease: str) -> None:
         """Give a lease back early; its pods are ended first."""
         for mirror in (await self.kube.list(GPU_LEASE)).items:
-            if mirror["metadata"]["name"] == lease:
-                await self.kube.delete(GPU_LEASE, lease, mirror["metadata"]["namespace"])
+            if name_of(mirror) == lease:
+                await self.kube.delete(GPU_LEASE, lease, namespace_of(mirror))
                 return
         raise NotFound(f"this agent has no lease {lease!r}")
 

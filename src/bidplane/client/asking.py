@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
 
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.bid import BidSpec
 from bidplane.api.exchange import PoolPrice, Prices, Wallet
-from bidplane.api.kinds import BID
+from bidplane.api.kinds import BID, Object
+from bidplane.api.manifests import manifest
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price
 from bidplane.core.devices.chain import block_size
 from bidplane.errors import UserError
@@ -81,33 +83,31 @@ def bid(
     deadline: str = "",
     hold_seconds: int | None = None,
     annotations: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Object:
     """The manifest of a Bid; raises `UserError` for impossible wishes."""
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
     if link not in get_args(Link):
         raise UserError(f"link must be one of {', '.join(get_args(Link))}, not {link!r}")
-    spec: dict[str, Any] = {"gpus": gpus, "maxPrice": price_text(max_price)}
     required = {"x16": _X16, "nvlink": _NVLINK if gpus > 1 else ""}.get(link, "")
     if required:
         selector = f"({selector}) && {required}" if selector else required
-    # A block is sold inside one link domain, unless the bid says that any GPUs will do.
-    if link == "any" and gpus > 1:
-        spec["spread"] = True
-    optional = {"pool": pool, "share": share, "selector": selector, "deadline": deadline}
-    spec |= {field: value for field, value in optional.items() if value}
+    is_held = hold_seconds is not None
+    spec = BidSpec(
+        gpus=gpus,
+        max_price=price_text(max_price),
+        # A block is sold inside one link domain, unless the bid says that any GPUs will do.
+        spread=link == "any" and gpus > 1,
+        pool=pool,
+        share=share,
+        selector=selector,
+        deadline=deadline,
+        instant=is_held and gpus == 1,  # a program waits for it, so sell it between rounds
+    )
     notes = dict(annotations or {})
-    if hold_seconds is not None:
-        if gpus == 1:
-            spec["instant"] = True  # a program waits for it, so sell it between rounds
+    if is_held:
         notes |= {labels.HOLD_SECONDS: str(hold_seconds), labels.HOLD_BEAT: "0"}
-    metadata: dict[str, Any] = {"name": name, **({"annotations": notes} if notes else {})}
-    return {
-        "apiVersion": BID.api_version,
-        "kind": BID.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
+    return manifest(BID, name, spec, annotations=notes)
 
 
 def quotes(prices: Prices, wallet: Wallet, *, gpus: int, pool: str = "") -> list[Quote]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
+from bidplane.api.objects import Fields
 from bidplane.errors import UserError
 
 URL = "BIDPLANE_URL"
@@ -108,7 +108,7 @@ def _check(config: Config) -> Config:
     return config
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
+def _named(entries: Sequence[Fields], name: str) -> Fields:
     return next(entry for entry in entries if entry["name"] == name)
 
 

@@ -14,7 +14,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import msgspec
 
@@ -22,6 +22,8 @@ from bidplane.api import labels
 from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import BID, GPU_LEASE, RESOURCE_SLICE, Kind
 from bidplane.api.lease import Phase
+from bidplane.api.objects import Fields, annotations_of, name_of, spec_of, uid_of
+from bidplane.api.reading import Bid, GPULease, Invalid, read_bid, read_lease
 from bidplane.core.hosting.translation import host_name
 from bidplane.errors import ApiError, Gone, NotFound, Unavailable, UserError
 from bidplane.kube.client import KubeClient, Object
@@ -86,11 +88,12 @@ class LeasedDevice(msgspec.Struct, frozen=True, kw_only=True):
 class HeldLease:
     """A held lease: its devices, price and notice."""
 
-    def __init__(self, bid: str, leases: Sequence[Object], devices: list[LeasedDevice]) -> None:
+    def __init__(self, bid: str, leases: Sequence[GPULease], devices: list[LeasedDevice]) -> None:
+        status = leases[0].status
         self.bid = bid
-        self.names: list[str] = [lease["metadata"]["name"] for lease in leases]
+        self.names = [lease.name for lease in leases]
         self.devices = devices
-        self.price: str = leases[0]["status"].get("price", "")  # credits per GPU-hour
+        self.price = status.price if status is not None else ""  # credits per GPU-hour
         self.notice: Notice | None = None
         self.lost = False
 
@@ -123,7 +126,7 @@ class AsyncLeasing:
     def __init__(
         self,
         kube: KubeClient,
-        bid: dict[str, Any],
+        bid: Object,
         *,
         namespace: str,
         clock: Clock,
@@ -133,13 +136,13 @@ class AsyncLeasing:
     ) -> None:
         self._kube = kube
         self._bid = bid
-        self._name: str = bid["metadata"]["name"]
+        self._name = name_of(bid)
         self._namespace = namespace
         self._clock = clock
         self._timeout = timeout
         self._on_progress = on_progress
         self._on_notice = on_notice
-        self._seconds = int(bid["metadata"]["annotations"][labels.HOLD_SECONDS])
+        self._seconds = int(annotations_of(bid)[labels.HOLD_SECONDS])
         self._uid: str | None = None
         self._last_progress: tuple[str, str, str] | None = None
         self._last_message = "the bid waits for its first round"
@@ -186,7 +189,7 @@ class AsyncLeasing:
                     raise LeaseLost(f"the bid {self._name} was deleted")
                 continue
             self._seen_bid = True
-            self._report_progress(bid, leases, started_at)
+            self._report_progress(read_bid(bid), leases, started_at)
             if leases and all(_is_running(lease) for lease in leases):
                 self._holding = HeldLease(self._name, leases, await self._devices(leases))
                 self._update_held(leases)
@@ -197,39 +200,41 @@ class AsyncLeasing:
         while True:
             try:
                 created = await self._kube.create(BID, self._bid, self._namespace)
-                self._uid = created["metadata"]["uid"]
+                self._uid = uid_of(created)
                 return
             except Unavailable as error:
                 self._last_message = str(error)
                 await self._clock.sleep(_RETRY_SECONDS)
 
-    def _leases(self) -> list[Object]:
+    def _leases(self) -> list[GPULease]:
         """The leases that the bid won; none until all parts of a gang are shown."""
         on_host = host_name(self._namespace, self._name)
+        structs = map(read_lease, self._state[GPU_LEASE].values())
         leases = [
             lease
-            for lease in self._state[GPU_LEASE].values()
-            if lease["spec"]["bid"]["name"] == on_host
+            for lease in structs
+            if isinstance(lease, GPULease) and lease.spec.bid.name == on_host
         ]
-        leases.sort(key=lambda lease: lease["spec"].get("part", 0))
+        leases.sort(key=lambda lease: lease.spec.part)
         # A gang's parts appear one after the other: wait for all of them.
-        parts = leases[0]["spec"].get("parts", 1) if leases else 0
+        parts = leases[0].spec.parts if leases else 0
         return leases if len(leases) >= parts else []
 
-    def _report_progress(self, bid: Object, leases: list[Object], started_at: float) -> None:
+    def _report_progress(
+        self, bid: Bid | Invalid, leases: list[GPULease], started_at: float
+    ) -> None:
         """Report a changed state of the wait; raises if the bid was refused or has ended."""
-        status = bid.get("status") or {}
-        phase = status.get("phase")
-        if phase == BidPhase.REFUSED:
-            raise Refused(status.get("message") or status.get("reason") or "the bid was refused")
-        if phase == BidPhase.ENDED:
-            raise LeaseLost(status.get("message") or "the lease is over")
-        progress = (
-            status.get("reason") or "Bidding",
-            status.get("message") or "the bid waits for its first round",
-            status.get("priceToWin") or "",
-        )
-        if leases and not all((lease.get("status") or {}).get("ready", True) for lease in leases):
+        if isinstance(bid, Invalid):
+            raise Refused(bid.problem)
+        status = bid.status
+        progress = ("Bidding", "the bid waits for its first round", "")
+        if status is not None:
+            if status.phase is BidPhase.REFUSED:
+                raise Refused(status.message or status.reason)
+            if status.phase is BidPhase.ENDED:
+                raise LeaseLost(status.message or "the lease is over")
+            progress = (status.reason.value, status.message or progress[1], status.price_to_win)
+        if any(lease.status is not None and not lease.status.ready for lease in leases):
             progress = ("Won", "won; waiting for the GPUs' last holder to leave", "")
         self._last_message = progress[1]
         if self._on_progress is not None and progress != self._last_progress:
@@ -243,36 +248,35 @@ class AsyncLeasing:
             )
         self._last_progress = progress
 
-    async def _devices(self, leases: list[Object]) -> list[LeasedDevice]:
+    async def _devices(self, leases: Sequence[GPULease]) -> list[LeasedDevice]:
         """The devices of the leases, with the attributes of their slices."""
         devices = []
         for lease in leases:
-            name = lease["metadata"]["name"]
-            attributes: dict[str, Any] = {}
-            # The slice is written about when the lease is, a moment before or after.
-            for _ in range(40):
-                try:
-                    slices = await self._kube.get(RESOURCE_SLICE, name)
-                except NotFound:
-                    await self._clock.sleep(0.05)
-                    continue
-                attributes = {
-                    device["name"]: device.get("attributes") or {}
-                    for device in slices["spec"].get("devices") or ()
-                }
-                break
-            for device in lease["spec"]["devices"]:
-                device_attributes = attributes.get(device["name"]) or {}
-                devices.append(
-                    LeasedDevice(
-                        name=device["name"],
-                        node=device["node"],
-                        uuid=_string(device_attributes, "uuid"),
-                        product=_string(device_attributes, labels.PRODUCT_ATTRIBUTE),
-                        share=device.get("share", ""),
-                    )
+            attributes = await self._attributes(lease.name)
+            devices += [
+                LeasedDevice(
+                    name=device.name,
+                    node=device.node,
+                    uuid=_string(attributes.get(device.name, {}), "uuid"),
+                    product=_string(attributes.get(device.name, {}), labels.PRODUCT_ATTRIBUTE),
+                    share=device.share,
                 )
+                for device in lease.spec.devices
+            ]
         return devices
+
+    async def _attributes(self, lease: str) -> dict[str, Fields]:
+        """The attributes of a lease's devices, by name."""
+        # The slice is written about when the lease is, a moment before or after.
+        for _ in range(40):
+            try:
+                slice_ = await self._kube.get(RESOURCE_SLICE, lease)
+            except NotFound:
+                await self._clock.sleep(0.05)
+                continue
+            devices = spec_of(slice_).get("devices") or ()
+            return {device["name"]: device.get("attributes") or {} for device in devices}
+        return {}
 
     async def _follow(self, kind: Kind) -> None:
         """Track the bid, or its leases, until cancelled."""
@@ -289,7 +293,7 @@ class AsyncLeasing:
         """Yield the objects of a kind by name, after each change."""
         fields = f"metadata.name={self._name}" if kind == BID else ""
         listing = await self._kube.list(kind, self._namespace, fields=fields)
-        objects = {obj["metadata"]["name"]: obj for obj in listing.items}
+        objects = {name_of(obj): obj for obj in listing.items}
         yield objects
         async for event in self._kube.watch(
             kind, self._namespace, resource_version=listing.resource_version, fields=fields
@@ -298,29 +302,28 @@ class AsyncLeasing:
                 continue
             objects = dict(objects)
             if event.type == "DELETED":
-                objects.pop(event.object["metadata"]["name"], None)
+                objects.pop(name_of(event.object), None)
             else:
-                objects[event.object["metadata"]["name"]] = event.object
+                objects[name_of(event.object)] = event.object
             yield objects
 
-    def _update_held(self, leases: list[Object]) -> None:
+    def _update_held(self, leases: Sequence[GPULease]) -> None:
         """Copy price, notice and loss from the leases to the held lease."""
         holding = self._holding
         assert holding is not None
-        if not leases or any(lease["metadata"].get("deletionTimestamp") for lease in leases):
+        if not leases or any(lease.is_deleted for lease in leases):
             holding.lost = True
             return
-        for lease in leases:
-            status = lease["status"]
-            if status["phase"] == Phase.DRAINING and holding.notice is None:
+        for status in (lease.status for lease in leases if lease.status is not None):
+            if status.phase is Phase.DRAINING and holding.notice is None:
                 holding.notice = Notice(
-                    reason=status.get("reason", ""),
-                    reclaim_at=status.get("reclaimAt", ""),
-                    compensation=status.get("compensation", ""),
+                    reason=status.reason,
+                    reclaim_at=status.reclaim_at,
+                    compensation=status.compensation,
                 )
                 if self._on_notice is not None:
                     self._on_notice(holding.notice)
-            holding.price = status.get("price") or holding.price
+            holding.price = status.price or holding.price
 
     async def _send_heartbeats(self) -> None:
         """Send a heartbeat three times per hold, so that the lease continues."""
@@ -352,9 +355,9 @@ def unique_name(prefix: str = "lease") -> str:
     return f"{prefix}-{uuid.uuid4().hex[:10]}"
 
 
-def _is_running(lease: Object) -> bool:
-    return (lease.get("status") or {}).get("phase") in (Phase.ACTIVE, Phase.DRAINING)
+def _is_running(lease: GPULease) -> bool:
+    return lease.status is not None and lease.status.phase in (Phase.ACTIVE, Phase.DRAINING)
 
 
-def _string(attributes: dict[str, Any], name: str) -> str:
+def _string(attributes: Fields, name: str) -> str:
     return str((attributes.get(name) or {}).get("string", ""))

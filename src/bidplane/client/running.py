@@ -14,10 +14,10 @@ import os
 import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, POD_TEMPLATE, Object
+from bidplane.api.objects import annotations_of, is_deleted, name_of, phase_of, uid_of
 from bidplane.api.times import parse_rfc3339
 from bidplane.client import work
 from bidplane.client.aio import AsyncClient
@@ -37,12 +37,12 @@ class PodRun:
     """
 
     def __init__(
-        self, client: AsyncClient, pod: dict[str, Any], *, say: Say, out: Callable[[bytes], None]
+        self, client: AsyncClient, pod: Object, *, say: Say, out: Callable[[bytes], None]
     ) -> None:
         self._client = client
         self._kube = client.kube
         self._pod = pod
-        self._name: str = pod["metadata"]["name"]
+        self._name = name_of(pod)
         self._namespace = client.namespace
         self._say, self._out = say, out
         self._last_message = ""
@@ -79,9 +79,8 @@ class PodRun:
 
     async def _handle_pod(self, pod: Object) -> WorkOutcome | None:
         """Report the pod's state; return its outcome once it has ended."""
-        uid, phase = pod["metadata"]["uid"], (pod.get("status") or {}).get("phase", "Pending")
-        is_deleted = bool(pod["metadata"].get("deletionTimestamp"))
-        ended = None if is_deleted else work.outcome(pod)
+        uid, phase = uid_of(pod), phase_of(pod) or "Pending"
+        ended = None if is_deleted(pod) else work.outcome(pod)
         if phase == "Pending":
             reason, message = work.pending_reason(pod)
             if reason and reason != "Bidding":
@@ -90,7 +89,7 @@ class PodRun:
             self._uid = uid
             self._report(f"running on {pod['spec'].get('nodeName')}")
             self._logs = asyncio.create_task(self._follow_logs())
-        notice = (pod["metadata"].get("annotations") or {}).get(labels.NOTICE)
+        notice = annotations_of(pod).get(labels.NOTICE)
         if notice and ended is None:
             self._report("notice: the GPUs are reclaimed; the pod bids again")
         if ended is not None and self._logs is not None:
@@ -120,11 +119,8 @@ class PodRun:
         with contextlib.suppress(ApiError):
             # The template of an evicted pod first: else the pod would be created again.
             for template in (await self._kube.list(POD_TEMPLATE, self._namespace)).items:
-                annotations = template["metadata"].get("annotations") or {}
-                if annotations.get(labels.POD_NAME) == self._name:
-                    await self._kube.delete(
-                        POD_TEMPLATE, template["metadata"]["name"], self._namespace
-                    )
+                if annotations_of(template).get(labels.POD_NAME) == self._name:
+                    await self._kube.delete(POD_TEMPLATE, name_of(template), self._namespace)
         with contextlib.suppress(ApiError):
             await self._kube.delete(POD, self._name, self._namespace)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TypeVar, Unpack
 
 from bidplane.api.exchange import LeaseView, Order, Prices, StatementView, Wallet
 from bidplane.api.kinds import Object
@@ -138,7 +138,7 @@ class Client:
         while chunk := self.do(next_chunk()):
             yield chunk
 
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
+    def do(self, work: Coroutine[object, object, T]) -> T:
         """
         Run `work` in the client's loop; Ctrl-C cancels it, and waits until it has cleaned up.
         """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import JOB, Object
+from bidplane.api.objects import condition_of, has_ended, phase_of, status_of
 from bidplane.client.asking import Price, price_text
 from bidplane.errors import UserError
 
@@ -35,7 +35,7 @@ def pod(
     pool: str = "",
     checkpoint_command: str = "",
     annotations: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Object:
     """The manifest of a pod that runs `command` on `gpus` GPUs."""
     return {
         "apiVersion": "v1",
@@ -59,7 +59,7 @@ def job(
     env: Mapping[str, str] | None = None,
     pool: str = "",
     notes: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+) -> Object:
     """
     The manifest of a Job that ends after `seconds`, waiting included; evictions do not count as
     failures. `notes` are annotations of the Job itself.
@@ -101,13 +101,11 @@ def _annotations(
     return {**{key: value for key, value in options.items() if value}, **(extra or {})}
 
 
-def _spec(
-    command: Sequence[str], gpus: int, image: str, env: Mapping[str, str] | None
-) -> dict[str, Any]:
+def _spec(command: Sequence[str], gpus: int, image: str, env: Mapping[str, str] | None) -> Object:
     """The pod's spec."""
     if gpus < 1:
         raise UserError(f"gpus must be 1 or more, not {gpus}")
-    container: dict[str, Any] = {
+    container: dict[str, object] = {
         "name": CONTAINER,
         "image": image,
         "resources": {"limits": {labels.GPU_RESOURCE: str(gpus)}},
@@ -121,15 +119,15 @@ def _spec(
 
 def outcome(pod: Object) -> WorkOutcome | None:
     """The outcome of the pod, or None while it has not ended."""
-    status = pod.get("status") or {}
-    if status.get("phase") not in ("Succeeded", "Failed"):
+    if not has_ended(pod):
         return None
+    status = status_of(pod)
     details = {"reason": status.get("reason", ""), "message": status.get("message", "")}
     for container in status.get("containerStatuses") or ():
         terminated = (container.get("state") or {}).get("terminated")
         if terminated is not None:
             return WorkOutcome(code=terminated.get("exitCode", 1), **details)
-    return WorkOutcome(code=0 if status["phase"] == "Succeeded" else 1, **details)
+    return WorkOutcome(code=0 if phase_of(pod) == "Succeeded" else 1, **details)
 
 
 def pending_reason(pod: Object) -> tuple[str, str]:
@@ -137,7 +135,7 @@ def pending_reason(pod: Object) -> tuple[str, str]:
     The reason and message for which the pod waits; empty when it does not wait, or none is known
     yet.
     """
-    for condition in (pod.get("status") or {}).get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("status") == "False":
-            return condition.get("reason", ""), condition.get("message", "")
-    return "", ""
+    condition = condition_of(pod, "PodScheduled")
+    if condition is None or condition.get("status") != "False":
+        return "", ""
+    return condition.get("reason", ""), condition.get("message", "")

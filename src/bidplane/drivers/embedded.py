@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from bidplane.api.agent import PlaneLimits
+from bidplane.api.crds import all_crds, for_agents
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.planes import PlaneReference
+from bidplane.runtime.identity.credentials import HOST_PLANE
+
+
+def crds_for(plane: str) -> tuple[dict[str, Any], ...]:
+    """Return the CRDs of a new plane: the host's has all, an agent's only what it may write."""
+    return all_crds() if plane == HOST_PLANE else for_agents()
 
 
 class PlaneHost(Protocol):

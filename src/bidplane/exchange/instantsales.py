@@ -120,7 +120,7 @@ class InstantSales:
         self, wallet: Account, *, pool: str, max_price: int, key: str, now: int, share: str = ""
     ) -> Lease | NoSale:
         """Buy one GPU of the pool, or one share, now; or return why not. The same key buys once."""
-        bid = f"order/{wallet.id.partition('/')[2]}/{key}"
+        bid = f"order/{wallet.agent_uid}/{key}"
         earlier = self._ledger.lease_of_bid(bid)
         if earlier is not None:
             if (earlier.pool, earlier.max_price, earlier.share) != (pool, max_price, share):
@@ -155,7 +155,9 @@ class InstantSales:
         earlier = self._ledger.lease_of_bid(bid.uid)
         if earlier is not None:
             return earlier
-        if not self.floats or not is_instant(bid) or agent.suspended or agent.deleting:
+        if not self.floats or not is_instant(bid):
+            return _SOLD_OUT
+        if agent.problem or agent.suspended or agent.deleting:
             return _SOLD_OUT
         if 0 < 1000 * bid.deadline <= now:
             return _SOLD_OUT

@@ -14,37 +14,66 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import structlog
 
 from bidplane.api import labels
-from bidplane.api.agent import host_namespace
+from bidplane.api.agent import AgentStatus, host_namespace
 from bidplane.api.bid import BidPhase, BidStatus
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, Kind
 from bidplane.api.lease import FINALIZER, BidReference, LeaseSpec, LeaseStatus, Phase
 from bidplane.api.money import format_credits, parse_credits
+from bidplane.api.objects import (
+    finalizers_of,
+    is_deleted,
+    metadata_of,
+    name_of,
+    namespace_of,
+    uid_of,
+)
+from bidplane.api.pool import PoolStatus
+from bidplane.api.reading import Invalid, ViewCache, read_lease, read_status
+from bidplane.api.times import rfc3339_ms
 from bidplane.core.market.clearing.preemption import LEVY_PERCENT
 from bidplane.core.market.pricing.metering import reprice as worth_repricing
 from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bidplane.exchange.engine import RoundReport
 from bidplane.exchange.round.conditions import lease_name, lease_of
-from bidplane.exchange.views import stamp, standing
+from bidplane.exchange.views import standing
 from bidplane.kube.client import KubeClient, Object
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Lease, wallet_of
 from bidplane.machinery.informer import Informer
 
-Call = Coroutine[Any, Any, None]
+Call: TypeAlias = Coroutine[object, object, None]
+Status: TypeAlias = BidStatus | PoolStatus | LeaseStatus
 
 _NOTHING_SOLD: Mapping[str, BidStatus] = {}
 _NOBODY: Mapping[str, str] = {}
 AT_ONCE = 16  # calls to the API in flight
 LOSERS_AT_ONCE = 64  # statuses of bids that have not won, in one projection
-_FOLLOWS = ("round", "message", "wallet")  # not worth a write by themselves
+_FOLLOWS = frozenset({"round", "message", "wallet"})  # not worth a write by themselves
 
 log = structlog.get_logger(__name__)
+
+
+class ShownLease(NamedTuple):
+    """An object on the host, and the lease of the ledger that it shows."""
+
+    obj: Object
+    id: str  # "" if the object cannot be read
+    name: str
+
+
+def _shown_lease(obj: Object) -> ShownLease:
+    lease = read_lease(obj)
+    if isinstance(lease, Invalid):
+        log.warning("cannot read a lease's object", problem=str(lease))
+        return ShownLease(obj, "", lease.name)
+    return ShownLease(obj, lease_of(lease), lease.name)
 
 
 class Projector:
@@ -58,6 +87,7 @@ class Projector:
         self._written: dict[str, tuple[Object, BidStatus]] = {}  # by uid of a bid
         self.deferred = 0  # statuses that the last projection left to the next
         self._next_namespace = ""  # the agent whose statuses are written first the next time
+        self._shown = ViewCache(_shown_lease)
         # By name: an object, and the state of its lease that it was seen to show.
         self._up_to_date: dict[str, tuple[Object, int]] = {}
 
@@ -99,19 +129,20 @@ class Projector:
         live = {lease.id: lease for lease in self._ledger.live_leases() if not lease.is_reservation}
         present: set[str] = set()
         right, self._up_to_date = self._up_to_date, {}
-        for obj in self._informers[GPU_LEASE].items():
-            id, name = lease_of(obj), obj["metadata"]["name"]
+        for obj, id, name in self._shown.of(self._informers[GPU_LEASE].items()):
             lease = live.get(id)
-            if lease is None:
-                work.append(self._retire(obj, self._ledger.lease(id)))
-            else:
+            checked, sequence = right.get(name, (None, 0))
+            if lease is not None and checked is obj and sequence == lease.sequence:
                 present.add(name)
-                checked, sequence = right.get(name, (None, 0))
-                unchanged = checked is obj and sequence == lease.sequence
-                if unchanged or not _differs(obj, lease_status(lease)):
+                self._up_to_date[name] = obj, sequence
+            elif lease is not None and name in lease_names(lease):
+                present.add(name)
+                if read_status(obj, LeaseStatus) == lease_status(lease):
                     self._up_to_date[name] = obj, lease.sequence
                 else:
                     work.append(self._show_status(lease, name))
+            elif id or not any(name in lease_names(lease) for lease in live.values()):
+                work.append(self._retire(obj, self._ledger.lease(id)))
         for lease in live.values():
             work += [
                 self._show(lease, part)
@@ -125,26 +156,25 @@ class Projector:
         # It may be there: written before a crash, or the cache is late.
         with contextlib.suppress(AlreadyExists):
             await self._client.create(GPU_LEASE, obj, host_namespace(lease.agent))
-        await self._show_status(lease, obj["metadata"]["name"])
+        await self._show_status(lease, name_of(obj))
 
     async def _show_status(self, lease: Lease, name: str) -> None:
         await self._client.patch(
             GPU_LEASE,
             name,
-            {"status": _builtins(lease_status(lease))},
+            {"status": msgspec.to_builtins(lease_status(lease))},
             host_namespace(lease.agent),
             subresource="status",
         )
 
     async def _retire(self, obj: Object, lease: Lease | None) -> None:
         """Delete the object of a lease that is over, or never was, with its last status."""
-        metadata = obj["metadata"]
-        name, namespace = metadata["name"], metadata["namespace"]
-        if lease is not None and _differs(obj, lease_status(lease)):
+        name, namespace = name_of(obj), namespace_of(obj)
+        if lease is not None and read_status(obj, LeaseStatus) != lease_status(lease):
             await self._show_status(lease, name)
-        if not metadata.get("deletionTimestamp"):
-            await self._client.delete(GPU_LEASE, name, namespace, uid=metadata["uid"])
-        if FINALIZER in (metadata.get("finalizers") or ()):
+        if not is_deleted(obj):
+            await self._client.delete(GPU_LEASE, name, namespace, uid=uid_of(obj))
+        if FINALIZER in finalizers_of(obj):
             latest = await self._client.get(GPU_LEASE, name, namespace)
             await self._set_finalizers(GPU_LEASE, latest, without=FINALIZER)
 
@@ -153,14 +183,15 @@ class Projector:
     def _agent_work(self, quarantined: Mapping[str, str]) -> list[Call]:
         work: list[Call] = []
         for agent in self._informers[AGENT].items():
-            metadata = agent["metadata"]
-            wallet = self._ledger.account(wallet_of(metadata["uid"]))
-            has = labels.WALLET_FINALIZER in (metadata.get("finalizers") or ())
+            uid = uid_of(agent)
+            wallet = self._ledger.account(wallet_of(uid))
+            has = labels.WALLET_FINALIZER in finalizers_of(agent)
             is_open = wallet is not None and wallet.is_open
-            message = quarantined.get(metadata["uid"], "")
-            if (agent.get("status") or {}).get("message", "") != message:
+            message = quarantined.get(uid, "")
+            status = read_status(agent, AgentStatus)
+            if status is None or status.message != message:
                 work.append(self._write_message(agent, message))
-            if metadata.get("deletionTimestamp"):
+            if is_deleted(agent):
                 if has and not is_open:
                     work.append(self._set_finalizers(AGENT, agent, without=labels.WALLET_FINALIZER))
             elif is_open and not has:
@@ -169,10 +200,8 @@ class Projector:
 
     async def _write_message(self, agent: Object, message: str) -> None:
         """Write the message of an Agent's status; its controller writes the rest."""
-        name = agent["metadata"]["name"]
-        await self._client.patch(
-            AGENT, name, {"status": {"message": message}}, subresource="status"
-        )
+        patch = {"status": {"message": message}}
+        await self._client.patch(AGENT, name_of(agent), patch, subresource="status")
 
     async def _set_finalizers(
         self, kind: Kind, obj: Object, *, having: str = "", without: str = ""
@@ -181,21 +210,12 @@ class Projector:
         Write the finalizers, bound to the version that was read: others keep theirs in the same
         list.
         """
-        metadata = obj["metadata"]
-        finalizers = [f for f in metadata.get("finalizers") or () if f not in (having, without)]
+        finalizers = [f for f in finalizers_of(obj) if f not in (having, without)]
         if having:
             finalizers.append(having)
-        await self._client.patch(
-            kind,
-            metadata["name"],
-            {
-                "metadata": {
-                    "finalizers": finalizers,
-                    "resourceVersion": metadata["resourceVersion"],
-                }
-            },
-            metadata.get("namespace"),
-        )
+        version = metadata_of(obj)["resourceVersion"]
+        patch = {"metadata": {"finalizers": finalizers, "resourceVersion": version}}
+        await self._client.patch(kind, name_of(obj), patch, namespace_of(obj) or None)
 
     # Bids and pools
 
@@ -207,15 +227,17 @@ class Projector:
         work: list[Call] = []
         waiting: dict[str, list[tuple[Object, BidStatus]]] = {}
         for bid in self._informers[BID].items():
-            status = statuses.get(bid["metadata"]["uid"])
+            status = statuses.get(uid_of(bid))
             if status is None or self._is_written(bid, status):
                 continue
-            if not _is_news(bid, status, price="priceToWin", follows=_FOLLOWS):
-                self._written[bid["metadata"]["uid"]] = bid, status
+            if not _is_news(
+                read_status(bid, BidStatus), status, price="price_to_win", follows=_FOLLOWS
+            ):
+                self._written[uid_of(bid)] = bid, status
             elif status.phase is BidPhase.WON:
                 work.append(self._write_status(BID, bid, status))
             else:
-                waiting.setdefault(bid["metadata"]["namespace"], []).append((bid, status))
+                waiting.setdefault(namespace_of(bid), []).append((bid, status))
         self._written = {uid: written for uid, written in self._written.items() if uid in statuses}
         chosen = self._in_turn(waiting)
         self.deferred = sum(map(len, waiting.values())) - len(chosen)
@@ -223,7 +245,7 @@ class Projector:
 
     def _is_written(self, bid: Object, status: BidStatus) -> bool:
         """Return True if this very object was seen with this very status."""
-        written = self._written.get(bid["metadata"]["uid"])
+        written = self._written.get(uid_of(bid))
         return written is not None and written[0] is bid and written[1] == status
 
     def _in_turn(
@@ -243,17 +265,16 @@ class Projector:
         return [
             self._write_status(POOL, pool, status)
             for pool in self._informers[POOL].items()
-            if (status := report.pools.get(pool["metadata"]["name"])) is not None
-            and _is_news(pool, status, price="price")
+            if (status := report.pools.get(name_of(pool))) is not None
+            and _is_news(read_status(pool, PoolStatus), status, price="price")
         ]
 
-    async def _write_status(self, kind: Kind, obj: Object, status: msgspec.Struct) -> None:
-        metadata = obj["metadata"]
+    async def _write_status(self, kind: Kind, obj: Object, status: Status) -> None:
         await self._client.patch(
             kind,
-            metadata["name"],
-            {"status": _builtins(status)},
-            metadata.get("namespace"),
+            name_of(obj),
+            {"status": msgspec.to_builtins(status)},
+            namespace_of(obj) or None,
             subresource="status",
         )
 
@@ -264,7 +285,7 @@ def lease_names(lease: Lease) -> list[str]:
     return [f"{name}-{n}" for n in range(len(lease.parts))] if lease.parts else [name]
 
 
-def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
+def lease_object(lease: Lease, part: int = 0) -> Object:
     """One block of a lease as it is created; its status follows."""
     devices = lease.blocks[part]
     spec = LeaseSpec(
@@ -291,7 +312,7 @@ def lease_object(lease: Lease, part: int = 0) -> dict[str, Any]:
             "labels": {labels.AGENT: lease.agent},
             "finalizers": [FINALIZER],
         },
-        "spec": _builtins(spec),
+        "spec": msgspec.to_builtins(spec),
     }
 
 
@@ -300,47 +321,36 @@ def lease_status(lease: Lease) -> LeaseStatus:
         phase=Phase(lease.phase),
         ready=lease.ready,
         price=format_credits(lease.price),
-        won_at=stamp(lease.won_at),
-        active_at=stamp(lease.active_at),
-        notice_at=stamp(lease.notice_at),
-        reclaim_at=stamp(lease.reclaim_at),
-        protected_until=stamp(lease.term_until),
-        released_at=stamp(lease.released_at),
+        won_at=rfc3339_ms(lease.won_at),
+        active_at=rfc3339_ms(lease.active_at),
+        notice_at=rfc3339_ms(lease.notice_at),
+        reclaim_at=rfc3339_ms(lease.reclaim_at),
+        protected_until=rfc3339_ms(lease.term_until),
+        released_at=rfc3339_ms(lease.released_at),
         reason=lease.reason,
         charged=format_credits(lease.charged),
         compensation=format_credits(lease.compensation),
-        idle_since=stamp(lease.idle_since),
-        breached_at=stamp(lease.breached_at),
+        idle_since=rfc3339_ms(lease.idle_since),
+        breached_at=rfc3339_ms(lease.breached_at),
         message=standing(lease),
         sequence=lease.sequence,
     )
 
 
-def _builtins(value: msgspec.Struct) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(value)
-    return plain
-
-
-def _differs(obj: Object, status: msgspec.Struct) -> bool:
-    """
-    Return True if the object's status differs in a field of ours; other fields are not compared.
-    """
-    now = obj.get("status") or {}
-    return any(now.get(field) != value for field, value in _builtins(status).items())
-
-
 def _is_news(
-    obj: Object, status: msgspec.Struct, *, price: str, follows: tuple[str, ...] = ()
+    old: Status | None, new: Status, *, price: str, follows: AbstractSet[str] = frozenset()
 ) -> bool:
     """
     Return True if a status is worth a write. A price that drifts a little each second is not, nor
     are the fields that only follow from it.
     """
-    now, new = obj.get("status") or {}, _builtins(status)
-    changed = {field for field, value in new.items() if now.get(field) != value}
+    if old is None:
+        return True
+    fields = new.__struct_fields__
+    changed = {name for name in fields if getattr(old, name) != getattr(new, name)}
     if changed - {price, *follows}:
         return True
-    old, current = now.get(price) or "", new.get(price) or ""
-    if not (old and current):
-        return old != current
-    return worth_repricing(parse_credits(old), parse_credits(current))
+    old_price, new_price = getattr(old, price), getattr(new, price)
+    if not (old_price and new_price):
+        return bool(old_price != new_price)
+    return worth_repricing(parse_credits(old_price), parse_credits(new_price))

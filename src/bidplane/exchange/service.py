@@ -27,8 +27,9 @@ from bidplane.api.kinds import (
     RESOURCE_SLICE,
     Kind,
 )
-from bidplane.api.lease import Phase
-from bidplane.api.objects import is_deleted
+from bidplane.api.lease import CLAIMED, LeaseStatus, Phase
+from bidplane.api.objects import is_deleted, is_true, phase_of, uid_of
+from bidplane.api.reading import Bid, Invalid, read_agent, read_bid, read_status
 from bidplane.core.market.lots import selects
 from bidplane.core.market.pricing.early import Bucket
 from bidplane.core.nodes import availability
@@ -38,7 +39,7 @@ from bidplane.exchange.http import ExchangeApp, News
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.projector import Projector
 from bidplane.exchange.quarantine import FAULTS, AgentQuarantine
-from bidplane.exchange.round import conditions, usage
+from bidplane.exchange.round import usage
 from bidplane.exchange.round.defaultprices import with_default_price
 from bidplane.exchange.round.usage import Read, UsageWatch
 from bidplane.exchange.stalls import Stalls
@@ -182,7 +183,8 @@ class Exchange:
 
     def check_ledger(self) -> None:
         """Compare with the host, whose leases say which commit of the ledger they show."""
-        newest = max(map(conditions.sequence_of, self.informers[GPU_LEASE].items()), default=0)
+        statuses = (read_status(obj, LeaseStatus) for obj in self.informers[GPU_LEASE].items())
+        newest = max((status.sequence for status in statuses if status), default=0)
         has = self._ledger.head.sequence
         if newest > has and not self._ledger.accepts_loss:
             self._ledger_problem = lost_message("the ledger", has, newest)
@@ -328,23 +330,22 @@ class Exchange:
 
     def _cap_of(self, uid: str) -> int | None:
         for agent in self.informers[AGENT].items():
-            if agent["metadata"]["uid"] == uid:
+            if uid_of(agent) == uid:
                 return snapshot.agent_view(agent).cap
         return None
 
     def _is_suspended(self, uid: str) -> bool:
-        return any(
-            agent["metadata"]["uid"] == uid and bool(agent["spec"].get("suspended"))
-            for agent in self.informers[AGENT].items()
-        )
+        for obj in self.informers[AGENT].items():
+            if uid_of(obj) == uid:
+                agent = read_agent(obj)
+                return isinstance(agent, Invalid) or agent.spec.suspended
+        return False
 
     def _note_lease(self, event: EventType, lease: Object) -> None:
         """
         Run a round at once for a pod that waits for its lease, or a lease that was given back.
         """
-        phase = (lease.get("status") or {}).get("phase")
-        given_back = is_deleted(lease)
-        if given_back or (phase == Phase.PENDING and conditions.is_claimed(lease)):
+        if is_deleted(lease) or (phase_of(lease) == Phase.PENDING and is_true(lease, CLAIMED)):
             self._urgent.set()
 
     def _note_node(self, event: EventType, node: Object) -> None:
@@ -355,27 +356,25 @@ class Exchange:
         if event == "DELETED" or state.trouble:
             self._engine.desk.withdraw(state.name)
 
-    def _note_bid(self, event: EventType, bid: Object) -> None:
+    def _note_bid(self, event: EventType, obj: Object) -> None:
         """
         Serve an instant bid from the float at once, if that has what it asks for. Run a round at
         once for an urgent bid, if its owner may ask for one more.
         """
-        uid = bid["metadata"]["uid"]
+        uid = uid_of(obj)
         if event == "DELETED":
             self._requested_early.discard(uid)
             self._sold.pop(uid, None)
             return
-        # Nearly every bid is neither, or there is no float: then it costs nothing to hear of it.
-        if self._ledger_problem:
+        if self._ledger_problem or uid in self._requested_early:
             return
-        at_once = bid["spec"].get("instant") and self._engine.desk.floats
-        if (
-            bid.get("status")
-            or uid in self._requested_early
-            or not (at_once or bid["spec"].get("urgent"))
-        ):
+        bid = read_bid(obj)
+        if not isinstance(bid, Bid) or bid.status is not None:
             return
-        view = snapshot.bid_view(bid)
+        at_once = bid.spec.instant and self._engine.desk.floats
+        if not (at_once or bid.spec.urgent):
+            return
+        view = snapshot.bid_view(obj)
         agent_object = self.informers[AGENT].get(None, view.agent) if view is not None else None
         if view is None or agent_object is None:
             return

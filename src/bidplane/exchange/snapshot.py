@@ -8,27 +8,35 @@ whole values: a bid with a price that cannot be read carries the reason instead.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import (
     MAX_BIDS,
-    AgentSpec,
     RestartClass,
     carry_over_cap,
     host_namespace,
     hourly_grant,
 )
-from bidplane.api.bid import BidBeside, BidChoice, BidReason, BidSpec, NodeTerm, shape_problems
+from bidplane.api.bid import BidBeside, BidChoice, BidReason, NodeTerm, shape_problems
 from bidplane.api.lease import DEVICE_READY, DeviceRef
 from bidplane.api.money import parse_amount, parse_price
-from bidplane.api.objects import is_deleted
-from bidplane.api.pool import ClearingMode, Divides, PoolSpec, list_price
+from bidplane.api.objects import (
+    annotations_of,
+    is_deleted,
+    labels_of,
+    metadata_of,
+    name_of,
+    namespace_of,
+    status_of,
+    uid_of,
+)
+from bidplane.api.pool import ClearingMode, Divides, list_price
+from bidplane.api.reading import Invalid, ViewCache, read_agent, read_bid, read_lease, read_pool
 from bidplane.api.shape import Choice, Need, fields_of
-from bidplane.api.times import parse_rfc3339
+from bidplane.api.times import parse_or_zero, parse_rfc3339
 from bidplane.core.devices import foreignuse, migdevices
 from bidplane.core.devices.chain import CHAIN, Chain, chain_problem
 from bidplane.core.devices.companions import Unpriced
@@ -36,10 +44,9 @@ from bidplane.core.devices.mig import Slot
 from bidplane.core.market.lots import LOTS_MOST
 from bidplane.core.nodes import availability
 from bidplane.exchange.round.conditions import (
-    LEASE_PREFIX,
+    LeaseMarks,
     lease_marks,
     leases_given_back,
-    seconds_of,
     unused_since,
 )
 from bidplane.exchange.round.devices import (
@@ -179,16 +186,16 @@ class Reader:
     """Takes snapshots one after the other, and decodes anew only what has changed."""
 
     def __init__(self) -> None:
-        self._agents = Decoded(agent_view)
-        self._pools = Decoded(pool_view)
-        self._bids = Decoded(bid_view)
-        self._slices = Decoded(lambda slice_: tuple(device_views(slice_)))
-        self._nodes = Decoded(availability.state_of)
-        self._leases = Decoded(lease_marks)
-        self._parts = Decoded(migdevices.cards)
-        self._claims = Decoded(foreignuse.held_by_claim)
-        self._pods = Decoded(foreignuse.held_by_pod)
-        self._parents = Decoded(foreignuse.parents)
+        self._agents = ViewCache(agent_view)
+        self._pools = ViewCache(pool_view)
+        self._bids = ViewCache(bid_view)
+        self._slices = ViewCache(lambda slice_: tuple(device_views(slice_)))
+        self._nodes = ViewCache(availability.state_of)
+        self._leases = ViewCache(_marks)
+        self._parts = ViewCache(migdevices.cards)
+        self._claims = ViewCache(foreignuse.held_by_claim)
+        self._pods = ViewCache(foreignuse.held_by_pod)
+        self._parents = ViewCache(foreignuse.parents)
         self._seen_unpriced: list[Object] = []
         self._unpriced = Unpriced()
 
@@ -208,8 +215,8 @@ class Reader:
         """
         Take a snapshot of the host's objects. `pods`: those of the host that belong to no agent.
         """
-        slices, claims, marks = list(slices), list(claims), self._leases.of(leases)
-        nodes = list(nodes)
+        slices, claims, nodes = list(slices), list(claims), list(nodes)
+        marks = [lease for lease in self._leases.of(leases) if lease is not None]
         node_states = {node.name: node for node in self._nodes.of(nodes)}
         published = self._slices.of(slices)
         all_devices = [
@@ -235,9 +242,9 @@ class Reader:
             unpriced=self._unpriced_now(slices, claims, list(classes))
             if any(bid.beside for bid in bid_views)
             else Unpriced(),
-            hosts={node["metadata"]["name"]: node for node in nodes},
+            hosts={name_of(node): node for node in nodes},
             foreign=foreign_devices(all_devices, foreign, cut),
-            unusable=frozenset(_unusable(claims)),
+            unusable=frozenset(_unusable(claims, marks)),
             down=nodes_down(
                 node_states, published, {node for lease in marks for node in lease.nodes}
             ),
@@ -274,53 +281,45 @@ def _asks_for_cards(pools: Iterable[PoolView], devices: Iterable[DeviceView]) ->
     )
 
 
-V = TypeVar("V")
+def _marks(lease: Object) -> LeaseMarks | None:
+    """The conditions on a lease's object; None if it cannot be read."""
+    struct = read_lease(lease)
+    return None if isinstance(struct, Invalid) else lease_marks(struct)
 
 
-class Decoded(Generic[V]):
-    """The decoded objects of one kind, kept for as long as the very same objects come again."""
-
-    def __init__(self, decode: Callable[[Object], V]) -> None:
-        self._decode = decode
-        self._decoded: dict[int, tuple[Object, V]] = {}  # by identity, which the object keeps
-
-    def of(self, objects: Iterable[Object]) -> list[V]:
-        before, self._decoded = self._decoded, {}
-        for obj in objects:
-            self._decoded[id(obj)] = before.get(id(obj)) or (obj, self._decode(obj))
-        return [view for _, view in self._decoded.values()]
+def _unusable(claims: Iterable[Object], marks: Iterable[LeaseMarks]) -> Iterator[str]:
+    """The leases with a claim that says that a device of it could not be made ready."""
+    failed = {labels_of(claim).get(labels.LEASE) for claim in claims if _has_failed(claim)}
+    if failed:
+        yield from (lease.id for lease in marks if lease.name in failed)
 
 
-def _unusable(claims: Iterable[Object]) -> Iterator[str]:
-    """The leases whose claim says that a device of theirs could not be made ready."""
-    for claim in claims:
-        lease = (claim["metadata"].get("labels") or {}).get(labels.LEASE, "")
-        conditions = [
-            condition
-            for device in (claim.get("status") or {}).get("devices") or ()
-            for condition in device.get("conditions") or ()
-            if condition.get("type") == DEVICE_READY
-        ]
-        if lease and any(condition.get("status") == "False" for condition in conditions):
-            yield lease.removeprefix(LEASE_PREFIX).partition("-")[0]
-
-
-def agent_view(agent: Object) -> AgentView:
-    metadata = agent["metadata"]
-    view = AgentView(
-        name=metadata["name"],
-        uid=metadata["uid"],
-        deleting=is_deleted(agent),
-        suspended=bool(agent["spec"].get("suspended")),
-        team=str(agent["spec"].get("team") or ""),
-        marks=msgspec.json.encode(metadata.get("labels") or {}, order="sorted").decode(),
+def _has_failed(claim: Object) -> bool:
+    return any(
+        condition.get("type") == DEVICE_READY and condition.get("status") == "False"
+        for device in status_of(claim).get("devices") or ()
+        for condition in device.get("conditions") or ()
     )
+
+
+def agent_view(obj: Object) -> AgentView:
+    """The view of an agent; of one whose spec cannot be used, with the problem and little else."""
+    agent = read_agent(obj)
+    view = AgentView(
+        name=name_of(obj),
+        uid=uid_of(obj),
+        deleting=is_deleted(obj),
+        marks=msgspec.json.encode(labels_of(obj), order="sorted").decode(),
+    )
+    if isinstance(agent, Invalid):  # the API refuses such an Agent; one that got in is left out
+        return msgspec.structs.replace(view, problem=f"its spec cannot be used: {agent.problem}")
+    spec = agent.spec
+    view = msgspec.structs.replace(view, suspended=spec.suspended, team=spec.team)
     try:
-        spec = msgspec.convert(agent.get("spec") or {}, AgentSpec)
         refill = hourly_grant(spec.refill, spec.priority)
         cap = carry_over_cap(spec.carry_over, refill)
         max_price = parse_price(spec.max_price) if spec.max_price else 0
-    except ValueError as error:  # the API refuses such an Agent; one that got in is left out
+    except ValueError as error:
         return msgspec.structs.replace(view, problem=f"its spec cannot be used: {error}")
     return msgspec.structs.replace(
         view,
@@ -335,18 +334,18 @@ def agent_view(agent: Object) -> AgentView:
     )
 
 
-def pool_view(pool: Object) -> PoolView | None:
+def pool_view(obj: Object) -> PoolView | None:
     """The view of a pool; None if its terms cannot be read: nothing is sold on guessed terms."""
+    pool = read_pool(obj)
+    if isinstance(pool, Invalid) or chain_problem(pool.spec.chain):
+        return None
+    spec = pool.spec
     try:
-        spec = msgspec.convert(pool.get("spec") or {}, PoolSpec)
-        floor = parse_price(spec.floor_price)
-        listed = list_price(spec)
+        floor, listed = parse_price(spec.floor_price), list_price(spec)
     except ValueError:
         return None
-    if chain_problem(spec.chain):
-        return None
     return PoolView(
-        name=pool["metadata"]["name"],
+        name=pool.name,
         product=spec.product,
         floor=floor,
         list_price=listed,
@@ -364,51 +363,52 @@ def pool_view(pool: Object) -> PoolView | None:
     )
 
 
-def bid_view(bid: Object) -> BidView | None:
+def bid_view(obj: Object) -> BidView | None:
     """
     The view of a bid; None if it is being deleted, or is not in the namespace of the agent it
     names.
     """
-    metadata = bid["metadata"]
-    agent = (metadata.get("labels") or {}).get(labels.AGENT, "")
+    agent, namespace = labels_of(obj).get(labels.AGENT, ""), namespace_of(obj)
     # The namespace decides whose wallet pays; a label cannot point at another's.
-    if is_deleted(bid) or not agent or metadata["namespace"] != host_namespace(agent):
+    if is_deleted(obj) or not agent or namespace != host_namespace(agent):
         return None
     view = BidView(
-        uid=metadata["uid"],
-        namespace=metadata["namespace"],
-        name=metadata["name"],
+        uid=uid_of(obj),
+        namespace=namespace,
+        name=name_of(obj),
         agent=agent,
         gpus=0,
-        plane_namespace=(metadata.get("annotations") or {}).get(labels.PLANE_NAMESPACE, ""),
-        created=seconds_of(metadata.get("creationTimestamp", "")),
+        plane_namespace=annotations_of(obj).get(labels.PLANE_NAMESPACE, ""),
+        created=parse_or_zero(metadata_of(obj).get("creationTimestamp", "")),
     )
+    bid = read_bid(obj)
+    if isinstance(bid, Invalid):
+        return msgspec.structs.replace(view, problem=bid.problem, bad=BidReason.BAD_BID)
+    spec = bid.spec
     try:
-        spec = msgspec.convert(bid.get("spec") or {}, BidSpec)
         deadline, budget = _deadline(spec.deadline), _budget(spec.budget)
         for problem in shape_problems(spec):
             raise ValueError(problem)
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error), bad=BidReason.BAD_BID)
+    common = msgspec.structs.replace(
+        view,
+        deadline=deadline,
+        term_seconds=spec.term_seconds,
+        renews=spec.renew,
+        urgent=spec.urgent,
+        beside=spec.beside,
+        requests=spec.requests,
+        terms=spec.node_selector_terms,
+        instant=spec.instant,
+        budget=budget,
+        work=(spec.work or view.uid) if budget else "",
+    )
     try:
-        first = _choice(view, spec)
-        alternatives = [_choice(view, choice) for choice in spec.otherwise]
+        otherwise = tuple(_choice(common, choice) for choice in spec.otherwise)
+        return msgspec.structs.replace(_choice(common, spec), otherwise=otherwise)
     except ValueError as error:
         return msgspec.structs.replace(view, problem=str(error))
-    common: dict[str, Any] = {
-        "deadline": deadline,
-        "term_seconds": spec.term_seconds,
-        "renews": spec.renew,
-        "urgent": spec.urgent,
-        "beside": spec.beside,
-        "requests": spec.requests,
-        "terms": spec.node_selector_terms,
-        "instant": spec.instant,
-        "budget": budget,
-        "work": (spec.work or view.uid) if budget else "",
-    }
-    otherwise = tuple(msgspec.structs.replace(choice, **common) for choice in alternatives)
-    return msgspec.structs.replace(first, otherwise=otherwise, **common)
 
 
 def _choice(view: BidView, choice: BidChoice) -> BidView:

@@ -10,7 +10,7 @@ from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
 from bidplane.api.lease import Phase
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
-from bidplane.api.times import rfc3339
+from bidplane.api.times import rfc3339_ms
 from bidplane.core.devices.chain import CHAIN
 from bidplane.core.market import (
     Ask,
@@ -38,11 +38,6 @@ from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
 from bidplane.ledger.reports.statement import Statement
 from bidplane.ledger.rounds import without_round
-
-
-def stamp(milliseconds: int) -> str:
-    """The time as text; "" for what has not happened."""
-    return rfc3339(milliseconds / 1000) if milliseconds else ""
 
 
 def prices(ledger: Ledger, lots: tuple[LotResult, ...] | None, desk: InstantSales) -> api.Prices:
@@ -79,7 +74,7 @@ def history(ledger: Ledger, pool: str) -> api.PriceHistory:
         result = msgspec.json.decode(record.result, type=RoundResult)
         points += [
             api.PriceAt(
-                at=stamp(record.at),
+                at=rfc3339_ms(record.at),
                 round=record.number,
                 price=format_credits(lot.posted),
                 base=format_credits(lot.base),
@@ -117,7 +112,7 @@ def round_view(record: Round, *, agent: str | None, since: int = 0) -> api.Round
     outcomes = _outcomes(market_input, result)
     return api.RoundSummary(
         number=record.number,
-        at=stamp(record.at),
+        at=rfc3339_ms(record.at),
         pools=[_pool_price(lot) for lot in result.lots],
         outcomes=[
             outcome
@@ -131,7 +126,7 @@ def round_view(record: Round, *, agent: str | None, since: int = 0) -> api.Round
 def round_record(record: Round) -> api.RoundRecord:
     return api.RoundRecord(
         number=record.number,
-        at=stamp(record.at),
+        at=rfc3339_ms(record.at),
         input=msgspec.Raw(record.input),
         result=msgspec.Raw(record.result),
     )
@@ -190,7 +185,7 @@ def _without_round(lease: Lease) -> api.Explanation:
         reason=BidReason.WON.value,
         message=without_round(lease),
         round=0,
-        at=stamp(lease.won_at),
+        at=rfc3339_ms(lease.won_at),
         gpus_asked=lease.gpus,
         offer=format_credits(lease.max_price),
         pool=lease.pool,
@@ -220,7 +215,7 @@ def _explained(record: Round, ask: Ask, result: RoundResult) -> api.Explanation:
         reason=BidReason.WON.value,
         message="",
         round=record.number,
-        at=stamp(record.at),
+        at=rfc3339_ms(record.at),
         gpus_asked=ask.asked,
         offer=format_credits(ask.price),
     )
@@ -370,7 +365,7 @@ def statement_view(statement: Statement) -> api.StatementView:
         agent=statement.agent,
         lines=[
             api.StatementLine(
-                at=stamp(line.at),
+                at=rfc3339_ms(line.at),
                 kind=line.kind.value,
                 text=line.text,
                 amount=format_credits(line.amount),
@@ -398,10 +393,10 @@ def lease_view(lease: Lease, now: int) -> api.LeaseView:
         max_price=format_credits(lease.max_price),
         charged=format_credits(lease.charged),
         accruing=format_credits(lease.meter(now).due),
-        won_at=stamp(lease.won_at),
-        active_at=stamp(lease.active_at),
-        reclaim_at=stamp(lease.reclaim_at),
-        idle_since=stamp(lease.idle_since),
+        won_at=rfc3339_ms(lease.won_at),
+        active_at=rfc3339_ms(lease.active_at),
+        reclaim_at=rfc3339_ms(lease.reclaim_at),
+        idle_since=rfc3339_ms(lease.idle_since),
         message=standing(lease),
     )
 

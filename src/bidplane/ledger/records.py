@@ -105,6 +105,11 @@ class Account(Record, frozen=True, kw_only=True):
     def available(self) -> int:
         return self.posted - self.held
 
+    @property
+    def agent_uid(self) -> str:
+        """The uid of the Agent that a wallet is of: the reverse of `wallet_of`."""
+        return self.id.removeprefix("wallet/")
+
 
 class Transfer(Record, frozen=True, kw_only=True):
     id: str  # what it is for, and so the key that keeps it from happening twice

@@ -9,7 +9,6 @@ cannot reach the server under a name of its own (DNS rebinding).
 from __future__ import annotations
 
 import hmac
-from typing import Any
 
 import uvicorn
 from mcp.server import MCPServer
@@ -56,7 +55,7 @@ def _unauthorized() -> Reply:
     return reply
 
 
-async def serve(server: MCPServer[Any], *, token: str, port: int) -> None:
+async def serve(server: MCPServer[None], *, token: str, port: int) -> None:
     """Serve the tools at /mcp until cancelled."""
     security = TransportSecuritySettings(
         enable_dns_rebinding_protection=True,

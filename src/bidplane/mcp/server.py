@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import msgspec
 from mcp.server import MCPServer
@@ -20,8 +19,16 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from bidplane import __version__
 from bidplane.api import labels
-from bidplane.api.kinds import BID, JOB, POD
+from bidplane.api.kinds import BID, JOB, POD, Object
 from bidplane.api.money import format_credits, parse_credits, parse_price
+from bidplane.api.objects import (
+    annotations_of,
+    is_true,
+    labels_of,
+    name_of,
+    phase_of,
+    spec_of,
+)
 from bidplane.api.times import rfc3339
 from bidplane.client import AsyncClient, work
 from bidplane.client.asking import price_text
@@ -54,13 +61,13 @@ class Tools:
         self._holdings: dict[str, tuple[HeldLease, asyncio.Task[None]]] = {}
         self._gate = asyncio.Lock()  # two calls at once must not spend one allowance twice
 
-    async def prices(self) -> dict[str, Any]:
+    async def prices(self) -> dict[str, object]:
         """
         The price of a GPU now in each pool: credits per GPU-hour, devices, how many are leased.
         """
         return _plain(await self._client.prices())
 
-    async def quote(self, gpus: int = 1, pool: str = "") -> dict[str, Any]:
+    async def quote(self, gpus: int = 1, pool: str = "") -> dict[str, object]:
         """
         The cost of that many GPUs for an hour, the cheapest pool first; you pay for `soldAs` GPUs.
         """
@@ -68,20 +75,20 @@ class Tools:
             quotes = await self._client.quote(gpus=gpus, pool=pool)
         return {"quotes": [_plain(quote) for quote in quotes]}
 
-    async def wallet(self) -> dict[str, Any]:
+    async def wallet(self) -> dict[str, object]:
         """Your balance: what is held for running leases, and what is free to spend."""
         with _as_tool_errors():
             return _plain(await self._client.wallet())
 
-    async def leases(self) -> dict[str, Any]:
+    async def leases(self) -> dict[str, object]:
         """The GPUs you hold now, what each has cost so far, and when notice runs out."""
         with _as_tool_errors():
             leases = await self._client.leases()
         views = [_plain(lease) for lease in leases]
-        for lease in views:
-            holding = self._holdings.get(lease["name"])
+        for lease, view in zip(leases, views, strict=True):
+            holding = self._holdings.get(lease.name)
             if holding is not None:
-                lease["environment"] = holding[0].env
+                view["environment"] = holding[0].env
         return {"leases": views}
 
     async def bid(
@@ -92,7 +99,7 @@ class Tools:
         pool: str = "",
         link: str = "domain",
         wait_seconds: int = 60,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """
         Bid for GPUs and hold what is won for at most `minutes`.
 
@@ -137,7 +144,7 @@ class Tools:
         image: str = work.IMAGE,
         pool: str = "",
         environment: dict[str, str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, object]:
         """
         Run a command on GPUs as a Job in your plane, for at most `minutes`, waiting included.
 
@@ -166,7 +173,7 @@ class Tools:
             "costsAtMost": format_credits(most),
         }
 
-    async def why_pending(self, name: str = "") -> dict[str, Any]:
+    async def why_pending(self, name: str = "") -> dict[str, object]:
         """
         Explain why pods wait, what would win now, how long it may take, and what you can do.
 
@@ -185,7 +192,7 @@ class Tools:
             return {"pods": [], "message": "the Job has no pod at the moment: try again later"}
         return {"pods": [_pod_view(pod) for pod in chosen if name or _is_waiting(pod)]}
 
-    async def release(self, name: str) -> dict[str, Any]:
+    async def release(self, name: str) -> dict[str, object]:
         """Give back a lease (its name), or end a Job that `run` started (its name)."""
         holding = self._holdings.pop(name, None)
         if holding is not None:
@@ -240,9 +247,9 @@ class Tools:
         ]
         promised = dict(self._requested)
         for obj in unfinished:
-            amount = (obj["metadata"].get("annotations") or {}).get(labels.COSTS_AT_MOST)
+            amount = annotations_of(obj).get(labels.COSTS_AT_MOST)
             if amount is not None:
-                promised[obj["metadata"]["name"]] = _amount(obj, amount)
+                promised[name_of(obj)] = _amount(obj, amount)
         return promised
 
     async def _hold(self, leasing: AsyncLeasing, lease: HeldLease, seconds: int) -> None:
@@ -256,17 +263,17 @@ class Tools:
             self._holdings.pop(lease.name, None)
 
 
-def server(client: AsyncClient, limits: SpendLimits, *, clock: Clock) -> MCPServer[Any]:
+def server(client: AsyncClient, limits: SpendLimits, *, clock: Clock) -> MCPServer[None]:
     """The MCP server with all tools; it gives every held lease back when it ends."""
     tools = Tools(client, limits, clock=clock)
 
     @asynccontextmanager
-    async def release_at_end(_: MCPServer[Any]) -> AsyncIterator[None]:
+    async def release_at_end(_: MCPServer[None]) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(tools.close)
             yield
 
-    mcp_server: MCPServer[Any] = MCPServer(
+    mcp_server: MCPServer[None] = MCPServer(
         "bidplane",
         version=__version__,
         instructions=INSTRUCTIONS,
@@ -296,9 +303,9 @@ def _as_tool_errors() -> Iterator[None]:
         raise ToolError(str(error)) from error
 
 
-def _plain(value: Any) -> dict[str, Any]:
+def _plain(value: msgspec.Struct) -> dict[str, object]:
     """The struct as plain JSON types."""
-    fields: dict[str, Any] = msgspec.to_builtins(value)
+    fields: dict[str, object] = msgspec.to_builtins(value)
     return fields
 
 
@@ -309,43 +316,40 @@ def _seconds(minutes: int) -> int:
     return 60 * minutes
 
 
-def _names(pod: Any) -> tuple[str, ...]:
+def _names(pod: Object) -> tuple[str, ...]:
     """The names that select the pod: its own, and its Job's."""
-    metadata = pod["metadata"]
-    owner = (metadata.get("labels") or {}).get("batch.kubernetes.io/job-name")
-    return (metadata["name"], owner) if owner else (metadata["name"],)
+    job = labels_of(pod).get("batch.kubernetes.io/job-name")
+    return (name_of(pod), job) if job else (name_of(pod),)
 
 
-def _is_waiting(pod: Any) -> bool:
+def _is_waiting(pod: Object) -> bool:
     """Return True for a pod that has no node and has not ended."""
-    return not pod["spec"].get("nodeName") and work.outcome(pod) is None
+    return not spec_of(pod).get("nodeName") and work.outcome(pod) is None
 
 
-def _pod_view(pod: Any) -> dict[str, Any]:
+def _pod_view(pod: Object) -> dict[str, object]:
     """The pod's state as the model sees it: why it waits, or how it ended."""
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    view: dict[str, Any] = {"pod": metadata["name"], "phase": status.get("phase", "Pending")}
+    view: dict[str, object] = {"pod": name_of(pod), "phase": phase_of(pod) or "Pending"}
     if ended := work.outcome(pod):
         return {**view, "exitCode": ended.code, "message": ended.message}
     reason, message = work.pending_reason(pod)
     if reason:
         view |= {"reason": reason, "message": message}
-    annotation = (metadata.get("annotations") or {}).get(labels.PENDING)
+    annotation = annotations_of(pod).get(labels.PENDING)
     if annotation and _is_waiting(pod):
         with contextlib.suppress(msgspec.MsgspecError):
             view |= msgspec.json.decode(annotation)
     return view
 
 
-def _amount(obj: Any, text: str) -> int:
+def _amount(obj: Object, text: str) -> int:
     """Parse the amount in an object's annotation; raises `ToolError` that names the object."""
     try:
         return parse_credits(text)
     except ValueError as error:
-        annotation = f"{obj['kind']} {obj['metadata']['name']}: annotation {labels.COSTS_AT_MOST}"
+        annotation = f"{obj['kind']} {name_of(obj)}: annotation {labels.COSTS_AT_MOST}"
         raise ToolError(f"refused: {annotation}: {error}; correct or delete it") from error
 
 
-def _has_ended(job: Any) -> bool:
-    conditions = (job.get("status") or {}).get("conditions") or ()
-    return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)
+def _has_ended(job: Object) -> bool:
+    return is_true(job, "Complete") or is_true(job, "Failed")

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -95,7 +94,7 @@ class NodeAgent:
             group.create_task(self._repeat(self._write_status, _STATUS_SECONDS))
             group.create_task(self._repeat(self._publish, _DEVICES_SECONDS))
 
-    async def _repeat(self, work: Callable[[], Any], seconds: float) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Do `work` again and again, with that pause; sooner after a failure."""
         while True:
             try:
@@ -125,7 +124,7 @@ class NodeAgent:
                 type="Warning",
             )
 
-    def _node(self) -> dict[str, Any]:
+    def _node(self) -> Object:
         return {
             "apiVersion": "v1",
             "kind": "Node",
@@ -153,7 +152,7 @@ class NodeAgent:
             NODE, self._identity.name, {"status": status}, subresource="status"
         )
 
-    def _status(self, current_conditions: Sequence[Object]) -> dict[str, Any]:
+    def _status(self, current_conditions: Sequence[Object]) -> Object:
         """The node's status, with its present conditions."""
         identity = self._identity
         capacity = {
@@ -177,7 +176,7 @@ class NodeAgent:
             "conditions": self._conditions(current_conditions),
         }
 
-    def _conditions(self, current: Sequence[Object]) -> list[dict[str, Any]]:
+    def _conditions(self, current: Sequence[Object]) -> list[Object]:
         """The node's conditions; an unchanged one keeps its transition time."""
         sandbox = self._identity.sandbox
         states = [
@@ -298,7 +297,7 @@ class NodeAgent:
             await self._client.create(RESOURCE_SLICE, slice_)
 
 
-def _content(slice_: Object) -> Any:
+def _content(slice_: Object) -> Object:
     """The slice's spec without its pool and generation."""
     return {key: value for key, value in slice_["spec"].items() if key != "pool"}
 

@@ -29,11 +29,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.kinds import Object
 from bidplane.api.money import parse_price
 from bidplane.api.pool import CHAIN, Chain, Divides, MigSlot, Seconds
 from bidplane.core.devices.chain import chain_problem
@@ -248,7 +249,7 @@ def _pool_problems(fleet: Fleet) -> Iterator[str]:
             yield f"the pool of {pool.product!r}: floorPrice: {error}"
 
 
-def node_object(node: NodeDeclaration) -> dict[str, Any]:
+def node_object(node: NodeDeclaration) -> Object:
     """The Node object of a declared node."""
     return {
         "apiVersion": "v1",

@@ -34,6 +34,7 @@ from bidplane.node.simulatedpods import SimulatedPods
 _LATE_SECONDS = 3 * RENEW_SECONDS
 _READY_WRITES = 3
 _AT_ONCE = 16  # nodes registered, or renewed, at a time
+_RETRY_SECONDS = 0.2  # between two attempts to register
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +71,22 @@ class SimulatedNodes:
         self._deleted: list[Object] = []  # deleted pods, whose devices are to be freed
         self.controller: Controller[Key] = Controller("node", self.reconcile, workers=WORKERS)
         self.pods.on_change(self._changed)
+
+    async def run(self, *, beats: bool = False) -> None:
+        """Register the nodes and run them until cancelled; with `beats`, they send heartbeats."""
+        while True:
+            try:
+                await self.register()
+                break
+            except ApiError as error:
+                log.warning("cannot register", error=str(error))
+                await self._clock.sleep(_RETRY_SECONDS)
+        self.registered.set()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.pods.run())
+            group.create_task(self.controller.run())
+            if beats:
+                group.create_task(self.beat())
 
     async def register(self) -> None:
         """Create or update all nodes of the fleet, with their slices."""
@@ -167,7 +184,7 @@ class SimulatedNodes:
             [slice_ for name, slice_ in published.items() if name not in by_name]
         )
 
-    def _node_status(self, node: NodeDeclaration) -> dict[str, Any]:
+    def _node_status(self, node: NodeDeclaration) -> Object:
         """The status of a node, always ready."""
         now = rfc3339(self._clock.now())
         # No count of GPUs: the ResourceSlices list them, and both together would count twice.
@@ -210,7 +227,7 @@ class SimulatedNodes:
         return await self.life.step(pod) if pod is not None else None
 
 
-def _content(slice_: Object) -> Any:
+def _content(slice_: Object) -> tuple[object, ...]:
     """The parts of a slice that matter for a comparison."""
     spec = slice_["spec"]
     return spec.get("devices"), spec.get("sharedCounters"), spec["pool"]["resourceSliceCount"]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
@@ -290,12 +289,14 @@ class SimulatedPods:
         status = statuses.status(phase, containers, now=now, address=self._address, started=started)
         await self._patch(pod, {"status": status}, subresource="status")
 
-    async def _patch(self, pod: Object, change: dict[str, Any], **options: Any) -> None:
+    async def _patch(self, pod: Object, change: Object, *, subresource: str = "") -> None:
         """Patch the pod, unless it is gone."""
         metadata = pod["metadata"]
         bound = {**change, "metadata": {"uid": metadata["uid"], **change.get("metadata", {})}}
         with suppress(NotFound):
-            await self._client.patch(POD, metadata["name"], bound, metadata["namespace"], **options)
+            await self._client.patch(
+                POD, metadata["name"], bound, metadata["namespace"], subresource=subresource
+            )
 
     async def _record_event(
         self, pod: Object, reason: str, message: str, *, warning: bool = False

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from bidplane.kube.client import Object
 
-Containers = list[dict[str, Any]]
+Containers = list[Object]
 
 
 def began_at(pod: Object) -> str:
@@ -123,13 +122,13 @@ def ended(pod: Object, now: str, code: int) -> Containers:
     ]
 
 
-def terminated(pod: Object, now: str, code: int) -> dict[str, Any]:
+def terminated(pod: Object, now: str, code: int) -> Object:
     """The `terminated` state of the pod's containers."""
     reason = "Completed" if code == 0 else "Error"
     return {"exitCode": code, "reason": reason, "startedAt": began_at(pod), "finishedAt": now}
 
 
-def _container(container: Object, restarts: int, devices: Allocated) -> dict[str, Any]:
+def _container(container: Object, restarts: int, devices: Allocated) -> Object:
     """The fields that all container statuses share."""
     entries = devices.get(container["name"])
     return {
@@ -144,13 +143,13 @@ def _container(container: Object, restarts: int, devices: Allocated) -> dict[str
 
 def status(
     phase: str, containers: Containers, *, now: str, address: str, started: str = ""
-) -> dict[str, Any]:
+) -> Object:
     """The status of a pod in `phase` with these container statuses."""
     ready = phase == "Running" and all(container["ready"] for container in containers)
     is_over = phase in ("Succeeded", "Failed")
     reason = {"reason": "PodCompleted"} if is_over else {"reason": "ContainersNotReady"}
     ready_status = "True" if ready else "False"
-    pod_status: dict[str, Any] = {
+    pod_status = {
         "phase": phase,
         "conditions": [
             {

@@ -10,7 +10,6 @@ The runtime measures it; this file only formats it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -108,9 +107,9 @@ class CpuRates:
         self._samples = {key: value for key, value in self._samples.items() if key in keys}
 
 
-def summary(use: NodeUse, rates: CpuRates) -> dict[str, Any]:
+def summary(use: NodeUse, rates: CpuRates) -> dict[str, object]:
     """The answer to `/stats/summary`, as `stats/v1alpha1` defines it."""
-    node: dict[str, Any] = {
+    node: dict[str, object] = {
         "nodeName": use.name,
         "startTime": rfc3339(use.booted),
         "cpu": _cpu(use.sample, rates.cores((), use.sample, use.booted)),
@@ -128,8 +127,8 @@ def summary(use: NodeUse, rates: CpuRates) -> dict[str, Any]:
     return {"node": node, "pods": pods}
 
 
-def _pod(pod: PodUse, rates: CpuRates) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+def _pod(pod: PodUse, rates: CpuRates) -> dict[str, object]:
+    entry: dict[str, object] = {
         "podRef": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
         "startTime": rfc3339(pod.started),
         "containers": [_container(pod, container, rates) for container in pod.containers],
@@ -158,8 +157,8 @@ def _pod(pod: PodUse, rates: CpuRates) -> dict[str, Any]:
     return entry
 
 
-def _container(pod: PodUse, container: ContainerUse, rates: CpuRates) -> dict[str, Any]:
-    entry: dict[str, Any] = {
+def _container(pod: PodUse, container: ContainerUse, rates: CpuRates) -> dict[str, object]:
+    entry: dict[str, object] = {
         "name": container.name,
         "startTime": rfc3339(container.started),
         "cpu": _cpu(
@@ -173,7 +172,7 @@ def _container(pod: PodUse, container: ContainerUse, rates: CpuRates) -> dict[st
     return entry
 
 
-def _cpu(sample: Sample, cores: float) -> dict[str, Any]:
+def _cpu(sample: Sample, cores: float) -> dict[str, object]:
     return {
         "time": rfc3339(sample.at),
         "usageNanoCores": int(cores * 1e9),
@@ -181,7 +180,7 @@ def _cpu(sample: Sample, cores: float) -> dict[str, Any]:
     }
 
 
-def _memory(sample: Sample) -> dict[str, Any]:
+def _memory(sample: Sample) -> dict[str, object]:
     return {
         "time": rfc3339(sample.at),
         "usageBytes": sample.usage,
@@ -192,7 +191,7 @@ def _memory(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _disk(disk: Disk) -> dict[str, Any]:
+def _disk(disk: Disk) -> dict[str, object]:
     return {
         "time": rfc3339(disk.at),
         "availableBytes": disk.available,

@@ -95,6 +95,7 @@ class SimulatedExchange:
         self._by_task: dict[int, _HeldLease] = {}  # by the number of its task
         self._bidders: dict[int, JobBidder] = {}
         self._average = AverageLength()
+        self._task_of_bid: dict[str, int] = {}  # the number of its task
         self._wins: dict[int, int] = {}  # by task: a bid wins once, the next has another name
         self._settles: list[tuple[int, str]] = []  # milliseconds, lease
         self._previous_had_bids = False
@@ -194,7 +195,7 @@ class SimulatedExchange:
         self.rounds += 1
         self._entry_prices = {lot.lot: lot.classes for lot in report.result.lots}
         for won in report.result.won:
-            held_lease = _HeldLease(lease_id(won.ask), int(won.ask.partition("-")[0]))
+            held_lease = _HeldLease(lease_id(won.ask), self._task_of_bid.pop(won.ask))
             self._held_leases[held_lease.lease] = self._by_task[held_lease.number] = held_lease
             self._wins[held_lease.number] = self._wins.get(held_lease.number, 0) + 1
         for held_lease in list(self._held_leases.values()):
@@ -276,6 +277,7 @@ class SimulatedExchange:
                 cover=self._cover,
             )
         uid = f"{number}-{self._wins.get(number, 0)}"
+        self._task_of_bid[uid] = number
         price = self._bidders[number].quote(now, at=_milliseconds(now), spent=0).price
         return _view(
             task.job,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import selectors
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
+def run(work: Coroutine[object, object, T]) -> T:
     """Run a coroutine as `asyncio.run` does, in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar, cast
 
 from bidplane.ledger.records import (
+    Account,
     AccountKind,
     Entry,
     Hold,
@@ -123,7 +124,9 @@ class MemoryStore:
         self._tables.clear()
         self._queries.clear()
 
-    def _selected(self, table: Table[R], where: str, args: tuple[Value, ...]) -> dict[Any, Record]:
+    def _selected(
+        self, table: Table[R], where: str, args: tuple[Value, ...]
+    ) -> dict[Value, Record]:
         """The present results of a query."""
         queries = self._queries.setdefault(table.name, {})
         if (where, args) not in queries:
@@ -186,10 +189,9 @@ def _is_over(record: Record) -> bool:
     return isinstance(record, Transfer | Entry | Round)
 
 
-def _check(record: Any) -> None:
+def _check(record: Record) -> None:
     """Raise `ConstraintViolated` if the record breaks a constraint that a database would have."""
-    kind = getattr(record, "kind", None)
-    if isinstance(kind, AccountKind) and (
-        record.held < 0 or (kind is not AccountKind.MINT and record.posted < record.held)
+    if isinstance(record, Account) and (
+        record.held < 0 or (record.kind is not AccountKind.MINT and record.posted < record.held)
     ):
         raise ConstraintViolated(f"no_overdraft: {record}")

@@ -18,11 +18,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from bidplane.api.agent import PlaneLimits
 from bidplane.api.kinds import Kind
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.core.bidding.admission import admit
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import Unavailable
 from bidplane.exchange.service import Exchange
 from bidplane.kube.client import FollowingClient, KubeClient, Object, WatchEvent
@@ -37,8 +38,7 @@ from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock
 from bidplane.telemetry.model import Counters
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.node import run_nodes
-from bidplane.wiring.server import admit, crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 T = TypeVar("T")
 
@@ -119,7 +119,7 @@ class World:
                 ).run()
             case "node":
                 self.nodes = SimulatedNodes(self._stepping(part), self._fleet, clock=self.clock)
-                work = run_nodes(self.nodes, clock=self.clock)
+                work = self.nodes.run()
         self._spawn(part, work)
 
     async def _counters(self, nodes: Sequence[Object]) -> Sequence[Counters]:
@@ -156,7 +156,7 @@ class World:
             await self.kill(part)
 
     async def until(
-        self, condition: Callable[[], Coroutine[Any, Any, bool]], *, within: float
+        self, condition: Callable[[], Coroutine[object, object, bool]], *, within: float
     ) -> None:
         """Let time pass until `condition` holds; raises TimeoutError when it does not."""
         async with asyncio.timeout(within):
@@ -200,7 +200,7 @@ class World:
         await asyncio.sleep(down)
         await self.start(part)
 
-    def _spawn(self, part: Part, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, part: Part, work: Coroutine[object, object, None]) -> None:
         self._tasks[part] = asyncio.create_task(work, name=part)
 
     def _plane_client(self, plane: str) -> KubeClient:
@@ -300,7 +300,7 @@ class _SteppingClient(_Client):
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         await self._write(super().bind(namespace, pod, node, uid=uid))
 
-    async def _write(self, call: Coroutine[Any, Any, T]) -> T:
+    async def _write(self, call: Coroutine[object, object, T]) -> T:
         """Do a write, counted as a step before and after."""
         try:
             await self._world.step(self._part)

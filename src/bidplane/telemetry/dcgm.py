@@ -167,7 +167,7 @@ def parse(page: str) -> list[Point]:
 def counters(points: Iterable[Point]) -> list[Counters]:
     """One `Counters` per device, ordered by node and index; a GPU's MIG instances follow it."""
     fields: dict[tuple[str, str, str], dict[str, Any]] = {}
-    workers: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = {}
+    workers: dict[tuple[str, str, str], dict[int, dict[str, float]]] = {}
     for point in points:
         metric = METRICS.get(point.name)
         uuid = point.labels.get("UUID", "")

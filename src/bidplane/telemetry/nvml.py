@@ -8,13 +8,21 @@ fallen off its bus can hold a call for seconds.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
 from bidplane.errors import UserError
 from bidplane.telemetry.model import Counters, ProcessMemory
+from bidplane.telemetry.nvmltypes import (
+    Handle,
+    MemoryInfo,
+    ProcessInfo,
+    Text,
+    UtilizationRates,
+    text_of,
+)
 
 T = TypeVar("T")
 _KIB = 1024
@@ -28,25 +36,25 @@ class NvmlCounters(Protocol):
     NVML_PCIE_UTIL_TX_BYTES: int
     NVML_PCIE_UTIL_RX_BYTES: int
 
-    def nvmlInit(self) -> Any: ...  # noqa: N802
-    def nvmlShutdown(self) -> Any: ...  # noqa: N802
+    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetUUID(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetName(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetUtilizationRates(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetPcieThroughput(self, handle: Any, counter: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: Any) -> list[Any]: ...  # noqa: N802
-    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetGpuInstanceId(self, handle: Any) -> int: ...  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle: ...  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: Handle) -> Text: ...  # noqa: N802
+    def nvmlDeviceGetName(self, handle: Handle) -> Text: ...  # noqa: N802
+    def nvmlDeviceGetUtilizationRates(self, handle: Handle) -> UtilizationRates: ...  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle) -> MemoryInfo: ...  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetTemperature(self, handle: Handle, sensor: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetPcieThroughput(self, handle: Handle, counter: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> Sequence[ProcessInfo]: ...  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: Handle) -> Sequence[int]: ...  # noqa: N802
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Handle, index: int) -> Handle: ...  # noqa: N802
+    def nvmlDeviceGetGpuInstanceId(self, handle: Handle) -> int: ...  # noqa: N802
 
 
 class NvmlReader:
@@ -96,15 +104,15 @@ class NvmlReader:
             if part is not None:
                 yield self._instance(gpu, part)
 
-    def _count(self, handle: Any) -> int:
+    def _count(self, handle: Handle) -> int:
         """The most MIG devices that a GPU can have."""
         return self._try(self._nvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0
 
-    def _instance(self, gpu: Counters, handle: Any) -> Counters:
+    def _instance(self, gpu: Counters, handle: Handle) -> Counters:
         """An instance's memory and processes; NVML reports no utilisation for one."""
         memory = self._try(self._nvml.nvmlDeviceGetMemoryInfo, handle)
         # "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
-        name = _text(self._try(self._nvml.nvmlDeviceGetName, handle) or "")
+        name = text_of(self._try(self._nvml.nvmlDeviceGetName, handle) or "")
         number = self._try(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
         return Counters(
             node=gpu.node,
@@ -119,16 +127,16 @@ class NvmlReader:
             processes=self._processes(handle),
         )
 
-    def _processes(self, handle: Any) -> tuple[ProcessMemory, ...]:
+    def _processes(self, handle: Handle) -> tuple[ProcessMemory, ...]:
         return tuple(
             ProcessMemory(pid=process.pid, bytes=process.usedGpuMemory)
             for process in self._try(self._nvml.nvmlDeviceGetComputeRunningProcesses, handle) or ()
         )
 
-    def _device(self, index: int, handle: Any) -> Counters:
+    def _device(self, index: int, handle: Handle) -> Counters:
         """The counters of a whole GPU."""
         nvml = self._nvml
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        uuid = text_of(nvml.nvmlDeviceGetUUID(handle))
         memory = self._try(nvml.nvmlDeviceGetMemoryInfo, handle)
         rates = self._try(nvml.nvmlDeviceGetUtilizationRates, handle)
         power = self._try(nvml.nvmlDeviceGetPowerUsage, handle)
@@ -142,7 +150,7 @@ class NvmlReader:
             node=self._node,
             index=index,
             uuid=uuid,
-            product=_text(self._try(nvml.nvmlDeviceGetName, handle) or ""),
+            product=text_of(self._try(nvml.nvmlDeviceGetName, handle) or ""),
             utilisation_percent=float(rates.gpu) if rates is not None else None,
             memory_used_bytes=int(memory.used) if memory is not None else None,
             memory_free_bytes=int(memory.free) if memory is not None else None,
@@ -161,13 +169,9 @@ class NvmlReader:
             processes=self._processes(handle),
         )
 
-    def _try(self, query: Callable[..., T], *arguments: Any) -> T | None:
+    def _try(self, query: Callable[..., T], *arguments: object) -> T | None:
         """The query's answer, or None if the card does not support it or is lost."""
         try:
             return query(*arguments)
         except self._nvml.NVMLError:
             return None  # not supported by this card, or lost
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

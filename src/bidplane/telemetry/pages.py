@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
 
+from bidplane.api.kinds import Object
+from bidplane.api.objects import status_of
 from bidplane.http.client.caller import HttpCaller, NoAnswer, trust
 from bidplane.telemetry import dcgm
 from bidplane.telemetry.model import Counters
@@ -13,9 +14,9 @@ from bidplane.telemetry.model import Counters
 _SECONDS = 5.0
 
 
-def url_of(node: Mapping[str, Any]) -> str:
+def url_of(node: Object) -> str:
     """The URL of a Node's own server, from its status; "" if that names none."""
-    status = node.get("status") or {}
+    status = status_of(node)
     port = ((status.get("daemonEndpoints") or {}).get("kubeletEndpoint") or {}).get("Port")
     addresses = status.get("addresses") or ()
     address = next((a["address"] for a in addresses if a["type"] == "InternalIP"), "")

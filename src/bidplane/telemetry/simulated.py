@@ -6,7 +6,6 @@ same second get the same, and a restart changes nothing.
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 import msgspec
 
@@ -58,22 +57,23 @@ def simulated_counters(
     busy = min(100.0, max(0.0, busy))
     used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if works else 0
     used = min(memory_bytes, max(used, _CONTEXT_BYTES))
-    common: dict[str, Any] = {
-        "node": node,
-        "index": index,
-        "uuid": uuid,
-        "product": product,
-        "memory_used_bytes": used,
-        "memory_free_bytes": memory_bytes - used,
-        "engine_percent": float(round(busy)),
-        "holder": load.holder,
-        "processes": (ProcessMemory(pid=load.pid, bytes=used),) if load.holder else (),
-    }
+    counters = Counters(
+        node=node,
+        index=index,
+        uuid=uuid,
+        product=product,
+        memory_used_bytes=used,
+        memory_free_bytes=memory_bytes - used,
+        engine_percent=float(round(busy)),
+        holder=load.holder,
+        processes=(ProcessMemory(pid=load.pid, bytes=used),) if load.holder else (),
+        xid=load.xid or xid,
+    )
     if instance:
-        return Counters(**common, profile=profile, instance=instance, xid=load.xid or xid)
+        return msgspec.structs.replace(counters, profile=profile, instance=instance)
     traffic = _LINK_BYTES_PER_SECOND * link_width / 16 * busy / 100 * _LINK_LOAD
-    return Counters(
-        **common,
+    return msgspec.structs.replace(
+        counters,
         utilisation_percent=None if is_cut else round(busy),
         power_watts=round(_IDLE_WATTS + (_BUSY_WATTS - _IDLE_WATTS) * busy / 100, 1),
         temperature_celsius=round(30 + 45 * busy / 100),
@@ -82,7 +82,6 @@ def simulated_counters(
         pcie_link_width=link_width,
         pcie_link_width_max=link_width_max,
         pcie_link_generation=link_generation,
-        xid=load.xid or xid,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import unquote
 
 import msgspec
 
+from bidplane.api.kinds import Object
 from bidplane.api.times import rfc3339
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.http.replies import Reply, answer
@@ -110,7 +111,7 @@ class CredentialsApp:
 
     def kubeconfig(
         self, plane: str, uid: str, seconds: int, *, by_certificate: bool = False
-    ) -> dict[str, Any]:
+    ) -> Object:
         """Return a kubeconfig for a plane with a new token or client certificate."""
         now = self._clock.now()
         identity = Identity(

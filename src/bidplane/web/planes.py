@@ -15,10 +15,11 @@ The life of planes, for owners.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 from urllib.parse import parse_qs, unquote
 
 from bidplane.api.agent import PlaneLimits
+from bidplane.api.planes import PlaneSummary, PlaneUsage, QuarantineRelease
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.http.replies import Reply, answer, json_reply
 from bidplane.http.request import BodyLimit, Request
@@ -39,7 +40,7 @@ _SNAPSHOT = BodyLimit(
 class PlaneOperations(Protocol):
     """The operations on planes; each raises `ApiError` when it fails."""
 
-    def list(self) -> Sequence[Mapping[str, Any]]: ...
+    def list(self) -> Sequence[PlaneSummary]: ...
 
     async def create(self, name: str) -> None: ...
 
@@ -47,9 +48,9 @@ class PlaneOperations(Protocol):
 
     async def limit(self, name: str, limits: Mapping[str, int]) -> None: ...
 
-    async def release(self, name: str) -> Mapping[str, Any]: ...
+    async def release(self, name: str) -> QuarantineRelease: ...
 
-    async def usage(self, name: str) -> Mapping[str, Any]: ...
+    async def usage(self, name: str) -> PlaneUsage: ...
 
     async def sleep(self, name: str) -> None: ...
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Sequence
 
 import structlog
 
@@ -17,7 +16,6 @@ from bidplane.exchange.stalls import FILE as WORK
 from bidplane.exchange.workers.history import HistoryReader
 from bidplane.exchange.workers.selectors import Selectors
 from bidplane.http.server.serve import serve
-from bidplane.kube.client import Object
 from bidplane.kube.http import HttpClient
 from bidplane.ledger import Ledger
 from bidplane.ledger.watermark import FILE, LedgerLost
@@ -30,10 +28,9 @@ from bidplane.runtime.metrics import ProcessMetrics
 from bidplane.runtime.supervision.health import Health
 from bidplane.runtime.supervision.heartbeat import beat
 from bidplane.runtime.supervision.probes import ProbedApp
-from bidplane.telemetry.dcgm import WORK_METRICS
-from bidplane.telemetry.model import Counters
-from bidplane.telemetry.pages import NodePages, url_of
+from bidplane.telemetry.pages import NodePages
 from bidplane.telemetry.prometheus import PrometheusReader
+from bidplane.telemetry.source import CounterSource
 from bidplane.wiring.hostclient import host_client
 
 log = structlog.get_logger(__name__)
@@ -57,7 +54,16 @@ async def run_exchange(
         await _report_problem(str(lost), client, listener, certificates)
         return
     history = HistoryReader(ledger_location)
-    counter_source = CounterSource(installation, clock=clock)
+    # An operator's Prometheus, if one is named; else the pages of our own nodes.
+    prometheus = os.environ.get("BIDPLANE_PROMETHEUS", "")
+    counter_source = CounterSource(
+        NodePages(
+            token=lambda: installation.owner_token(user="bidplane-exchange", now=clock.now()),
+            ca_file=installation.ca_file,
+        ),
+        node_labels=(SIMULATED, RUNTIME),
+        prometheus=PrometheusReader(prometheus) if prometheus else None,
+    )
     exchange = Exchange(
         client,
         ledger,
@@ -105,32 +111,3 @@ async def _report_problem(
             group.create_task(serve(closed_app(problem), listener, certificates))
     finally:
         await client.close()
-
-
-class CounterSource:
-    """The source of GPU counters: the Prometheus an operator names, else our own nodes."""
-
-    def __init__(self, installation: Installation, *, clock: Clock) -> None:
-        address = os.environ.get("BIDPLANE_PROMETHEUS", "")
-        self._prometheus = PrometheusReader(address) if address else None
-        self._pages = NodePages(
-            token=lambda: installation.owner_token(user="bidplane-exchange", now=clock.now()),
-            ca_file=installation.ca_file,
-        )
-
-    async def counters(self, nodes: Sequence[Object]) -> Sequence[Counters]:
-        if self._prometheus is not None:
-            return await self._prometheus.read(only=WORK_METRICS)
-        # A cluster's kubelets have pages of their own, with nothing of GPUs in them.
-        ours = [node for node in nodes if _is_own_node(node)]
-        urls = {url for node in ours if (url := url_of(node))}
-        return await self._pages.read(urls, only=WORK_METRICS)
-
-    async def close(self) -> None:
-        await self._pages.close()
-        if self._prometheus is not None:
-            await self._prometheus.close()
-
-
-def _is_own_node(node: Object) -> bool:
-    return not {SIMULATED, RUNTIME}.isdisjoint(node["metadata"].get("labels") or {})

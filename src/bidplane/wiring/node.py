@@ -10,10 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from bidplane.api.kinds import POD
-from bidplane.errors import ApiError, UserError
+from bidplane.errors import UserError
 from bidplane.http.server.serve import serve
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock, SystemClock
@@ -37,27 +35,6 @@ from bidplane.runtime.supervision.heartbeat import beat
 from bidplane.telemetry.model import Counters
 from bidplane.telemetry.nvml import NvmlReader
 from bidplane.wiring.hostclient import host_client
-
-_RETRY_SECONDS = 0.2
-
-log = structlog.get_logger(__name__)
-
-
-async def run_nodes(nodes: SimulatedNodes, *, clock: Clock, beats: bool = False) -> None:
-    """Register the nodes and run them until cancelled; with `beats`, they send heartbeats."""
-    while True:
-        try:
-            await nodes.register()
-            break
-        except ApiError as error:
-            log.warning("cannot register", error=str(error))
-            await clock.sleep(_RETRY_SECONDS)
-    nodes.registered.set()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(nodes.pods.run())
-        group.create_task(nodes.controller.run())
-        if beats:
-            group.create_task(nodes.beat())
 
 
 async def run_node(
@@ -119,7 +96,7 @@ class SimulatedFleet:
         )
         async with asyncio.TaskGroup() as group:
             group.create_task(serve(kubelet, self._listener, certificates, client_ca=client_ca))
-            group.create_task(run_nodes(self.nodes, clock=clock, beats=gate is None))
+            group.create_task(self.nodes.run(beats=gate is None))
 
 
 class ProcessNode:

@@ -14,7 +14,7 @@ import pytest
 
 from bidplane.api.kinds import NAMESPACE, POD
 from bidplane.api.times import rfc3339
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import Conflict, NotFound
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
@@ -22,7 +22,7 @@ from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 PATIENCE = 40.0
 

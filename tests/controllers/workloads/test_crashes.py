@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.kinds import DEPLOYMENT, JOB, NAMESPACE, POD, REPLICA_SET
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 from .conftest import template
 

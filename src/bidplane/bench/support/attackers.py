@@ -67,13 +67,13 @@ class Attack:
                 "spec": {"gpus": 1, "maxPrice": "0.000001"},
             }
         ).encode()
-        left = self._count
+        remaining = self._count
 
         async def write() -> None:
-            nonlocal left
+            nonlocal remaining
             connection = await self._open()
-            while left > 0 and time.monotonic() < self._end:
-                left -= 1
+            while remaining > 0 and time.monotonic() < self._end:
+                remaining -= 1
                 await connection.call("POST", BIDS, body)
             await connection.close()
 

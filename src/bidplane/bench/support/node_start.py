@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from bidplane.api.kinds import POD
 from bidplane.bench.report import Result, at_most, less, progress, say
@@ -131,7 +130,7 @@ async def _start_all(
     """Start the pods one after the other; return both times of each."""
     to_running, runtime_ms = [], []
     for number in progress("pods", range(count)):
-        pod: dict[str, Any] = {
+        pod = {
             "metadata": {"name": f"p{number}"},
             "spec": {
                 "nodeName": _NODE,

@@ -17,26 +17,25 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from bidplane.drivers.embedded import EmbeddedDriver
+from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.http.server import descriptors
 from bidplane.http.server.serve import serve
 from bidplane.machinery.clock import SystemClock
 from bidplane.plane import Planes
+from bidplane.plane.life import PlaneLife
 from bidplane.runtime.identity import certificates
 from bidplane.runtime.identity.credentials import HOST_PLANE, OWNERS, Identity, Tokens
 from bidplane.runtime.memory import give_back
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.life import PlaneLife
-from bidplane.wiring.server import crds_for, prepare_host
+from bidplane.wiring.server import prepare_host
 
 _KEY = b"benchmark-key-benchmark-key-bench"
 
 
-def _print_facts(**facts: Any) -> None:
+def _print_facts(**facts: object) -> None:
     print(json.dumps(facts), flush=True)
 
 

@@ -12,8 +12,9 @@ import gc
 import os
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+from bidplane.api.kinds import Kind, Object
 from bidplane.kube.client import KubeClient, Listing
 from bidplane.machinery.clock import SystemClock
 from bidplane.node.fleet import Fleet, NodeDeclaration
@@ -23,13 +24,13 @@ from bidplane.node.simulated import SimulatedNodes
 class _NullClient:
     """A client that accepts every write and stores nothing."""
 
-    async def create(self, kind: Any, obj: Any, namespace: Any = None) -> Any:
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
         return obj
 
-    async def patch(self, kind: Any, name: str, patch: Any, *arguments: Any, **options: Any) -> Any:
+    async def patch(self, kind: Kind, name: str, patch: Object, **_: object) -> Object:
         return {}
 
-    async def list(self, kind: Any, *arguments: Any, **options: Any) -> Any:
+    async def list(self, kind: Kind, **_: object) -> Listing:
         return Listing(items=[], resource_version="1")
 
 

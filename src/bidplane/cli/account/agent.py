@@ -7,18 +7,15 @@ import getpass
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 from cyclopts import App, Parameter
 
-from bidplane.api.agent import (
-    PlaneLimits,
-    host_namespace,
-    hourly_grant,
-    name_problem,
-)
+from bidplane.api.agent import AgentSpec, host_namespace, hourly_grant, name_problem
 from bidplane.api.exchange import Leases, Wallet
 from bidplane.api.kinds import AGENT, GPU_LEASE
+from bidplane.api.manifests import manifest
 from bidplane.api.money import parse_price
+from bidplane.api.planes import PlaneUsage
+from bidplane.api.reading import Agent, Invalid, read_agent
 from bidplane.cli.account.kubeconfigs import (
     OWNERS_MOST_HOURS,
     Kubeconfig,
@@ -88,29 +85,22 @@ def create(
         team: The team's name, for reports.
     """
     _check(name, priority, refill, max_price)
-    agent = {
-        "apiVersion": AGENT.api_version,
-        "kind": AGENT.kind,
-        "metadata": {"name": name},
-        "spec": {
-            "owner": owner or getpass.getuser(),
-            "team": team,
-            "priority": priority,
-            "refill": refill,
-            **({"maxPrice": max_price} if max_price else {}),
-        },
-    }
-    ready = with_host(data, lambda host: _create(host, agent))
+    spec = AgentSpec(
+        owner=owner or getpass.getuser(),
+        team=team,
+        priority=priority,
+        refill=refill,
+        max_price=max_price,
+    )
+    ready = with_host(data, lambda host: _create(host, name, spec))
     written = write_kubeconfig(name, output, data)
     wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
     if json:
-        print_json(
-            {"name": name, "plane": ready["status"]["plane"], "wallet": wallet, **written.as_json}
-        )
+        print_json({"name": name, "plane": ready.status.plane, "wallet": wallet, **written.as_json})
         return
     console.print(
         f"agent [bold]{name}[/bold] is ready\n"
-        f"  plane       {ready['status']['plane']}\n"
+        f"  plane       {ready.status.plane}\n"
         f"  wallet      {wallet.available} credits, refilled each hour\n"
         f"  kubeconfig  {written}\n"
         f"              renew it with: bidplane agent renew {written.path}",
@@ -137,46 +127,19 @@ def list_(*, json: Json = False, data: Data = None) -> None:
         return
     rows = [
         [
-            agent["metadata"]["name"],
-            (agent.get("status") or {}).get("phase", "Pending"),
-            str(agent["spec"].get("priority", 1)),
-            agent["spec"].get("refill", "0"),
-            agent["spec"]["owner"],
-            agent["spec"].get("team", ""),
+            agent.name,
+            agent.status.phase,
+            str(agent.spec.priority),
+            agent.spec.refill,
+            agent.spec.owner,
+            agent.spec.team,
         ]
-        for agent in agents
+        if isinstance(agent, Agent)
+        else [agent.name, agent.problem, "", "", "", ""]
+        for agent in map(read_agent, agents)
     ]
     columns = ["name", "phase", "priority", "refill", "owner", "team"]
     print_table(columns, rows, right="priority refill")
-
-
-class PlaneUsage(msgspec.Struct, frozen=True):
-    """The contents of an agent's plane, and the most it may hold."""
-
-    usage: PlaneLimits = PlaneLimits()
-    limits: PlaneLimits | None = None
-    problem: str = ""
-
-    @property
-    def text(self) -> str:
-        if self.limits is None:
-            return self.problem or "no limits"
-        usage, limits = self.usage, self.limits
-        return (
-            f"{usage.objects} of {limits.objects} objects,"
-            f" {_size(usage.bytes)} of {_size(limits.bytes)} of objects,"
-            f" {_size(usage.disk)} of {_size(limits.disk)} on disk,"
-            f" {usage.pods} of {limits.pods} pods,"
-            f" {usage.definitions} of {limits.definitions} definitions"
-        )
-
-
-def _size(count: int) -> str:
-    """Write a number of bytes as KiB, MiB or GiB: 268435456 → `256 MiB`."""
-    for unit, power in (("GiB", 30), ("MiB", 20)):
-        if count >= 1 << power:
-            return f"{count / (1 << power):.4g} {unit}"
-    return f"{-(-count // 1024)} KiB"
 
 
 @app.command
@@ -191,28 +154,30 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
     async def work(host: KubeClient) -> Object:
         return await host.get(AGENT, name)
 
-    agent = with_host(data, work)
-    spec, status = agent["spec"], agent.get("status") or {}
+    obj = with_host(data, work)
+    agent = read_agent(obj)
     wallet = ask(data, "GET", f"/exchange/v1/wallets/{name}", Wallet)
     every = ask(data, "GET", "/exchange/v1/leases", Leases).leases
     leases = [lease for lease in every if lease.agent == name]
     try:
         plane = ask(data, "GET", f"/bidplane/v1/planes/{name}/usage", PlaneUsage)
+        usage = _usage_text(plane)
     except ApiError as error:  # not made yet, or its file is damaged
-        plane = PlaneUsage(problem=str(error))
+        plane, usage = PlaneUsage(), str(error)
     if json:
-        print_json({"agent": agent, "wallet": wallet, "leases": leases, "plane": plane})
+        print_json({"agent": obj, "wallet": wallet, "leases": leases, "plane": plane})
         return
+    if isinstance(agent, Invalid):
+        raise UserError(f"the Agent {agent} cannot be read: see it with --json")
+    spec, status = agent.spec, agent.status
     console.print(
-        f"[bold]{name}[/bold] is {status.get('phase', 'Pending')}\n"
-        f"  owner     {spec['owner']}{', team ' + spec['team'] if spec.get('team') else ''}\n"
-        f"  plane     {status.get('plane', '')}\n"
-        f"  refill    {spec.get('refill', '0')} credits an hour × priority"
-        f" {spec.get('priority', 1)}; bids up to"
-        f" {spec.get('maxPrice') or 'its priority × list price'}\n"
+        f"[bold]{name}[/bold] is {status.phase}\n"
+        f"  owner     {spec.owner}{', team ' + spec.team if spec.team else ''}\n"
+        f"  plane     {status.plane}\n"
+        f"  refill    {spec.refill} credits an hour × priority {spec.priority};"
+        f" bids up to {spec.max_price or 'its priority × list price'}\n"
         f"  wallet    {wallet.available} free, {wallet.held} held, {wallet.accruing} accruing\n"
-        f"  holds     {plane.text}"
-        + (f"\n  problem   {status['message']}" if status.get("message") else ""),
+        f"  holds     {usage}" + (f"\n  problem   {status.message}" if status.message else ""),
         soft_wrap=True,
     )
     if leases:
@@ -224,6 +189,28 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
             ],
             right="gpus price charged",
         )
+
+
+def _usage_text(plane: PlaneUsage) -> str:
+    """The contents of an agent's plane, and the most it may hold, in a line."""
+    if plane.limits is None:
+        return "no limits"
+    usage, limits = plane.usage, plane.limits
+    return (
+        f"{usage.objects} of {limits.objects} objects,"
+        f" {_size(usage.bytes)} of {_size(limits.bytes)} of objects,"
+        f" {_size(usage.disk)} of {_size(limits.disk)} on disk,"
+        f" {usage.pods} of {limits.pods} pods,"
+        f" {usage.definitions} of {limits.definitions} definitions"
+    )
+
+
+def _size(count: int) -> str:
+    """Write a number of bytes as KiB, MiB or GiB: 268435456 → `256 MiB`."""
+    for unit, power in (("GiB", 30), ("MiB", 20)):
+        if count >= 1 << power:
+            return f"{count / (1 << power):.4g} {unit}"
+    return f"{-(-count // 1024)} KiB"
 
 
 @app.command
@@ -392,9 +379,8 @@ def _check(name: str, priority: int, refill: str, max_price: str) -> None:
         raise UserError(f"--max-price: {error}") from error
 
 
-async def _create(host: KubeClient, agent: Object) -> Object:
-    name = agent["metadata"]["name"]
-    await host.create(AGENT, agent)
+async def _create(host: KubeClient, name: str, spec: AgentSpec) -> Agent:
+    await host.create(AGENT, manifest(AGENT, name, spec))
     try:
         async with asyncio.timeout(_READY_SECONDS):
             return await agent_ready(host, name)

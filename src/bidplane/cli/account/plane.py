@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
+from bidplane.api.planes import PlaneSummary, QuarantineRelease
 from bidplane.cli.account.agent import Certificate, write_kubeconfig
 from bidplane.cli.common import (
     Data,
@@ -22,6 +23,7 @@ from bidplane.errors import UserError
 app = App(name="plane", help="Planes: Kubernetes control planes, created in milliseconds.")
 
 _BASE = "/bidplane/v1/planes"
+Nothing: TypeAlias = dict[str, str]  # the answer {}
 
 Output = Annotated[Path | None, Parameter(name=["--output", "-o"], help="Where to write it.")]
 Hours = Annotated[float, Parameter(help="How long the credential lasts.")]
@@ -43,7 +45,7 @@ def create(
     For example:
         bidplane plane create scratch && kubectl --kubeconfig scratch.kubeconfig get ns
     """
-    ask(data, "POST", f"{_BASE}/{name}", dict[str, Any])
+    ask(data, "POST", f"{_BASE}/{name}", Nothing)
     written = write_kubeconfig(name, output, data, hours)
     if json:
         print_json({"name": name, **written.as_json})
@@ -60,16 +62,16 @@ def list_(*, json: Json = False, data: Data = None) -> None:
         bidplane plane list
         bidplane plane list --json | jq -r '.[] | select(.awake) | .name'
     """
-    planes = ask(data, "GET", _BASE, list[dict[str, Any]])
+    planes = ask(data, "GET", _BASE, list[PlaneSummary])
     if json:
         print_json(planes)
         return
     rows = [
         [
-            plane["name"],
-            "host" if plane["name"] == "host" else "agent" if plane["agent"] else "-",
-            "awake" if plane["awake"] else "asleep",
-            f"{plane['bytes'] / 1024:.0f} KiB",
+            plane.name,
+            "host" if plane.name == "host" else "agent" if plane.agent else "-",
+            "awake" if plane.awake else "asleep",
+            f"{plane.bytes / 1024:.0f} KiB",
         ]
         for plane in planes
     ]
@@ -143,7 +145,7 @@ def limit(
         if value < 1:
             raise UserError(f"--{key} {value}: the limit is at least 1")
     params = {key: str(value) for key, value in limits.items()}
-    ask(data, "POST", f"{_BASE}/{name}/limit", dict[str, Any], params=params)
+    ask(data, "POST", f"{_BASE}/{name}/limit", Nothing, params=params)
     if json:
         print_json({"name": name, **limits})
         return
@@ -159,11 +161,11 @@ def release(name: str, /, *, json: Json = False, data: Data = None) -> None:
     For example:
         bidplane plane release trainer
     """
-    answer = ask(data, "POST", f"{_BASE}/{name}/release", dict[str, Any])
+    answer = ask(data, "POST", f"{_BASE}/{name}/release", QuarantineRelease)
     if json:
-        print_json({"name": name, **answer})
+        print_json({"name": name, "released": answer.released})
         return
-    console.print(f"plane {name}: {answer['released']} quarantined kinds of work are released")
+    console.print(f"plane {name}: {answer.released} quarantined kinds of work are released")
 
 
 @app.command
@@ -174,7 +176,7 @@ def sleep(name: str, /, *, json: Json = False, data: Data = None) -> None:
     For example:
         bidplane plane sleep lab
     """
-    ask(data, "POST", f"{_BASE}/{name}/sleep", dict[str, Any])
+    ask(data, "POST", f"{_BASE}/{name}/sleep", Nothing)
     if json:
         print_json({"name": name, "done": "sleep"})
         return
@@ -189,7 +191,7 @@ def wake(name: str, /, *, json: Json = False, data: Data = None) -> None:
     For example:
         bidplane plane wake lab
     """
-    ask(data, "POST", f"{_BASE}/{name}/wake", dict[str, Any])
+    ask(data, "POST", f"{_BASE}/{name}/wake", Nothing)
     if json:
         print_json({"name": name, "done": "wake"})
         return
@@ -241,7 +243,7 @@ def restore(
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error
     params = {"same": "true"} if same else {}
-    ask(data, "PUT", f"{_BASE}/{name}", dict[str, Any], body=content, params=params)
+    ask(data, "PUT", f"{_BASE}/{name}", Nothing, body=content, params=params)
     if json:
         print_json({"name": name, "done": "restore"})
         return
@@ -260,7 +262,7 @@ def fork(name: str, new: str, /, *, json: Json = False, data: Data = None) -> No
     For example:
         bidplane plane fork lab copy
     """
-    ask(data, "POST", f"{_BASE}/{name}/fork", dict[str, Any], params={"to": new})
+    ask(data, "POST", f"{_BASE}/{name}/fork", Nothing, params={"to": new})
     if json:
         print_json({"name": new, "of": name, "done": "fork"})
         return
@@ -275,7 +277,7 @@ def delete(name: str, /, *, json: Json = False, data: Data = None) -> None:
     For example:
         bidplane plane delete lab
     """
-    ask(data, "DELETE", f"{_BASE}/{name}", dict[str, Any])
+    ask(data, "DELETE", f"{_BASE}/{name}", Nothing)
     if json:
         print_json({"name": name, "done": "delete"})
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from cyclopts import App
@@ -96,7 +95,7 @@ def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _as_json(machine: Machine, trouble: str) -> dict[str, Any]:
+def _as_json(machine: Machine, trouble: str) -> dict[str, object]:
     return {
         "name": machine.name,
         "trouble": trouble,

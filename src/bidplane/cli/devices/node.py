@@ -11,7 +11,7 @@ import signal
 import socket
 import ssl
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple
+from typing import IO, Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -19,6 +19,7 @@ import uvloop
 from cyclopts import Parameter
 
 from bidplane import __version__
+from bidplane.api.objects import annotations_of, labels_of
 from bidplane.cli.common import Data, console, default_data, installation
 from bidplane.cli.operate.process import HOSTS
 from bidplane.errors import UserError
@@ -324,6 +325,7 @@ async def _foreground(
     """Run the node until a signal."""
     clock = SystemClock()
     sandbox = settings.engine.kind if settings.engine.sandboxed else ""
+    node_object = fleets.node_object(declared) if declared else None
     identity = NodeIdentity(
         name=settings.node,
         address=settings.host_ip,
@@ -333,7 +335,9 @@ async def _foreground(
         network=settings.network.kind,
         disk_bytes=shutil.disk_usage(settings.state).total,
         version=__version__,
-        **_node_metadata(declared),
+        # What the market reads; the label of a simulated node is removed.
+        labels={**labels_of(node_object), fleets.SIMULATED: None} if node_object else {},
+        annotations=annotations_of(node_object) if node_object else {},
     )
     inventory = DeclaredDevices(declared) if declared else this_machine(settings.node)
     node = ProcessNode(client, settings, identity, inventory, tokens=client, clock=clock)
@@ -355,19 +359,6 @@ async def _foreground(
         beating.cancel()
         settings.cgroups.close()  # removed only if no process is left in them
         await client.close()
-
-
-def _node_metadata(declared: NodeDeclaration | None) -> dict[str, Any]:
-    """
-    The labels and annotations that the market reads; the label of a simulated node is removed.
-    """
-    if declared is None:
-        return {}
-    metadata = fleets.node_object(declared)["metadata"]
-    return {
-        "labels": {**metadata["labels"], fleets.SIMULATED: None},
-        "annotations": metadata["annotations"],
-    }
 
 
 async def _greet(node: ProcessNode, settings: ProcessSettings, sandbox: str) -> None:

@@ -7,13 +7,22 @@ A pure join of the host's objects, the exchange's leases and the counters.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
-from bidplane.api.lease import DeviceRef
+from bidplane.api.lease import DeviceRef, Phase
+from bidplane.api.objects import (
+    Fields,
+    annotations_of,
+    has_ended,
+    name_of,
+    namespace_of,
+    spec_of,
+    status_of,
+)
+from bidplane.api.reading import GPULease, Invalid, read_lease
 from bidplane.core.devices import migdevices
 from bidplane.core.nodes import availability
 from bidplane.kube.client import Object
@@ -73,10 +82,10 @@ def rows(snapshot: FleetReadings) -> list[DeviceRow]:
     by_place = {
         (device.node, device.index): device for device in snapshot.counters if not device.instance
     }
-    health = {node["metadata"]["name"]: _node_health(node) for node in snapshot.nodes}
+    health = {name_of(node): _node_health(node) for node in snapshot.nodes}
     result_rows = []
     for piece in snapshot.slices:
-        spec = piece["spec"]
+        spec = spec_of(piece)
         node = spec.get("nodeName", "")
         for device in spec.get("devices") or ():
             attributes = _attributes(device)
@@ -92,20 +101,16 @@ def rows(snapshot: FleetReadings) -> list[DeviceRow]:
                 product=str(attributes.get(labels.PRODUCT_ATTRIBUTE, "")),
                 health=_health(health.get(node, "no node"), device, gpu_counters),
                 link_domain=str(attributes.get(labels.LINK_DOMAIN_ATTRIBUTE, "")),
-                **_measured_values(gpu_counters),
             )
+            row = _with_counters(row, gpu_counters)
             for holding in holdings_by_gpu.get(key, [_Holding()]):
                 use = holding.part or key
-                part_counters = counters.get((uuid, numbers.get(use, "?")))
-                result_rows.append(
-                    msgspec.structs.replace(
-                        row,
-                        share=holding.share,
-                        pod=_pod(pods, use, holding.lease),
-                        **_lease(holding.lease),
-                        **(_instance_values(part_counters) if holding.part else {}),
-                    )
-                )
+                held_row = _with_lease(row, holding.lease)
+                if holding.part:
+                    instance = numbers.get(use, "?")
+                    held_row = _with_instance_counters(held_row, counters.get((uuid, instance)))
+                pod = _pod(pods, use, holding.lease)
+                result_rows.append(msgspec.structs.replace(held_row, share=holding.share, pod=pod))
     return sorted(
         result_rows,
         key=lambda row: (row.node, _number(row.device), row.device, row.share, row.lease),
@@ -115,7 +120,7 @@ def rows(snapshot: FleetReadings) -> list[DeviceRow]:
 class _Holding(msgspec.Struct, frozen=True):
     """The lease or claim on a GPU, or on a part of it."""
 
-    lease: Object | None = None
+    lease: GPULease | None = None
     share: str = ""
     part: DeviceKey | None = None  # the device that a MIG instance is
 
@@ -124,20 +129,21 @@ def _holdings(snapshot: FleetReadings, claimed: set[DeviceKey]) -> dict[DeviceKe
     """The holders of each GPU: leases, and MIG instances claimed without one."""
     holdings: dict[DeviceKey, list[_Holding]] = {}
     leased: set[DeviceKey] = set()
-    for lease in snapshot.leases:
-        if (lease.get("status") or {}).get("phase") == "Released":
+    for obj in snapshot.leases:
+        lease = read_lease(obj)
+        if isinstance(lease, Invalid) or _is_released(lease):
             continue
-        devices = msgspec.convert(lease["spec"]["devices"], list[DeviceRef])
-        host_devices = migdevices.on_host(devices, snapshot.slices)
-        for device, named in zip(devices, host_devices, strict=True):
-            key, name = _key(device), _key(named)
-            leased.add(name)
-            part_key = name if name != key else None
-            holdings.setdefault(key, []).append(_Holding(lease, device.share, part_key))
+        host_devices = migdevices.on_host(lease.spec.devices, snapshot.slices)
+        for device, host_device in zip(lease.spec.devices, host_devices, strict=True):
+            key, part_key = _key(device), _key(host_device)
+            leased.add(part_key)
+            holdings.setdefault(key, []).append(
+                _Holding(lease, device.share, part_key if part_key != key else None)
+            )
     gpus = {
         (*_key_of(piece), str(_attributes(device).get("uuid"))): device["name"]
         for piece in snapshot.slices
-        for device in piece["spec"].get("devices") or ()
+        for device in spec_of(piece).get("devices") or ()
         if _attributes(device).get("type") != "mig"
     }
     for key, part in migdevices.of_slices(snapshot.slices).items():
@@ -153,52 +159,58 @@ def _key(device: DeviceRef) -> DeviceKey:
     return device.driver, device.pool, device.name
 
 
+def _is_released(lease: GPULease) -> bool:
+    return lease.status is not None and lease.status.phase is Phase.RELEASED
+
+
 def _key_of(piece: Object) -> tuple[str, str]:
     """The driver and pool of a slice."""
-    return piece["spec"]["driver"], piece["spec"]["pool"]["name"]
+    spec = spec_of(piece)
+    return spec["driver"], spec["pool"]["name"]
 
 
 def _instance_numbers(claims: Iterable[Object]) -> Iterator[tuple[DeviceKey, str]]:
     """The numbers by which metrics name MIG instances, from their nodes' claim statuses."""
     for claim in claims:
-        for device in (claim.get("status") or {}).get("devices") or ():
+        for device in status_of(claim).get("devices") or ():
             number = (device.get("data") or {}).get("gpuInstance")
             if number is not None:
                 yield (device["driver"], device["pool"], device["device"]), str(number)
 
 
-def _instance_values(counters: Counters | None) -> dict[str, Any]:
-    """The measured values of an instance; power, link and health are its GPU's."""
-    return {
-        "utilisation_percent": counters.engine_percent if counters else None,
-        "memory_used_bytes": counters.memory_used_bytes if counters else None,
-        "memory_total_bytes": counters.memory_total_bytes if counters else None,
-        "processes": [*counters.processes] if counters else [],
-    }
+def _with_instance_counters(row: DeviceRow, counters: Counters | None) -> DeviceRow:
+    """Set the row's counters to those of a MIG instance; power, link and health are its GPU's."""
+    return msgspec.structs.replace(
+        row,
+        utilisation_percent=counters.engine_percent if counters else None,
+        memory_used_bytes=counters.memory_used_bytes if counters else None,
+        memory_total_bytes=counters.memory_total_bytes if counters else None,
+        processes=[*counters.processes] if counters else [],
+    )
 
 
-def _pod(pods: Mapping[Use, str], key: DeviceKey, lease: Object | None) -> str:
+def _pod(pods: Mapping[Use, str], key: DeviceKey, lease: GPULease | None) -> str:
     """The pod on a device, or on the part of it that a lease holds."""
     uses = {use[3:]: pod for use, pod in pods.items() if use[:3] == key}
     if lease is not None:
-        namespace = host_namespace(lease["spec"]["agent"])
-        name = lease["metadata"]["name"]
+        namespace = host_namespace(lease.spec.agent)
         uses = {use: pod for use, pod in uses.items() if use[0] == namespace}
-        uses = {use: pod for use, pod in uses.items() if name in use[1]} or uses
+        uses = {use: pod for use, pod in uses.items() if lease.name in use[1]} or uses
     return next(iter(uses.values()), "")
 
 
-def _lease(lease: Object | None) -> dict[str, Any]:
-    """The row's fields of a lease."""
+def _with_lease(row: DeviceRow, lease: GPULease | None) -> DeviceRow:
+    """Set the row's fields of a lease."""
     if lease is None:
-        return {}
-    status = lease.get("status") or {}
-    return {
-        "agent": lease["spec"]["agent"],
-        "lease": lease["metadata"]["name"],
-        "phase": status.get("phase", ""),
-        "price": status.get("price", ""),
-    }
+        return row
+    status = lease.status
+    return msgspec.structs.replace(
+        row,
+        agent=lease.spec.agent,
+        lease=lease.name,
+        phase=status.phase.value if status else "",
+        price=status.price if status else "",
+    )
 
 
 def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tuple[Use, str]]:
@@ -209,59 +221,58 @@ def _reserved(claims: Iterable[Object], pods: Iterable[Object]) -> Iterator[tupl
     names: dict[tuple[str, str], str] = {}
     pod_of_claim: dict[tuple[str, str], str] = {}
     for pod in pods:
-        namespace = pod["metadata"]["namespace"]
-        names[namespace, pod["metadata"]["name"]] = _name(pod)
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        namespace = namespace_of(pod)
+        names[namespace, name_of(pod)] = _name(pod)
+        if not has_ended(pod):
             pod_of_claim |= {(namespace, claim): _name(pod) for claim in _claims(pod)}
     for claim in claims:
-        namespace = claim["metadata"]["namespace"]
-        status = claim.get("status") or {}
+        namespace, status = namespace_of(claim), status_of(claim)
         users = [user["name"] for user in status.get("reservedFor") or ()]
-        pod_name = pod_of_claim.get((namespace, claim["metadata"]["name"]), "")
+        pod_name = pod_of_claim.get((namespace, name_of(claim)), "")
         if users:
             pod_name = names.get((namespace, users[0]), users[0])
         devices = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
         for result in devices:
             device = result["driver"], result["pool"], result["device"]
-            yield (*device, namespace, claim["metadata"]["name"]), pod_name
+            yield (*device, namespace, name_of(claim)), pod_name
 
 
 def _claims(pod: Object) -> Iterator[str]:
     """The claims that a pod uses: those it names, and those made for it from a template."""
-    for claim in pod.get("spec", {}).get("resourceClaims") or ():
+    for claim in spec_of(pod).get("resourceClaims") or ():
         if name := claim.get("resourceClaimName"):
             yield name
-    for status in (pod.get("status") or {}).get("resourceClaimStatuses") or ():
+    for status in status_of(pod).get("resourceClaimStatuses") or ():
         if name := status.get("resourceClaimName"):
             yield name
 
 
 def _name(pod: Object) -> str:
     """The pod's name in its agent's plane, or its own if it is no agent's."""
-    metadata = pod["metadata"]
-    annotations_of_pod = metadata.get("annotations") or {}
-    namespace = annotations_of_pod.get(labels.PLANE_NAMESPACE) or metadata["namespace"]
-    return f"{namespace}/{annotations_of_pod.get(labels.PLANE_NAME) or metadata['name']}"
+    annotations = annotations_of(pod)
+    namespace = annotations.get(labels.PLANE_NAMESPACE) or namespace_of(pod)
+    return f"{namespace}/{annotations.get(labels.PLANE_NAME) or name_of(pod)}"
 
 
-def _measured_values(counters: Counters | None) -> dict[str, Any]:
-    """The row's fields of measured values."""
+def _with_counters(row: DeviceRow, counters: Counters | None) -> DeviceRow:
+    """Set the row's fields of measured values."""
     if counters is None:
-        return {}
+        return row
     width, most = counters.pcie_link_width, counters.pcie_link_width_max
     link = "" if width is None else f"x{width}"
-    return {
-        "utilisation_percent": counters.utilisation_percent,
-        "memory_used_bytes": counters.memory_used_bytes,
-        "memory_total_bytes": counters.memory_total_bytes,
-        "power_watts": counters.power_watts,
-        "pcie_tx_bytes_per_second": counters.pcie_tx_bytes_per_second,
-        "pcie_rx_bytes_per_second": counters.pcie_rx_bytes_per_second,
-        "processes": [*counters.processes],
-        "declared": counters.declared,
-        "holder_processes": [*counters.holder_processes],
-        "link": f"{link}/{most}" if counters.link_is_degraded else link,
-    }
+    return msgspec.structs.replace(
+        row,
+        utilisation_percent=counters.utilisation_percent,
+        memory_used_bytes=counters.memory_used_bytes,
+        memory_total_bytes=counters.memory_total_bytes,
+        power_watts=counters.power_watts,
+        pcie_tx_bytes_per_second=counters.pcie_tx_bytes_per_second,
+        pcie_rx_bytes_per_second=counters.pcie_rx_bytes_per_second,
+        processes=[*counters.processes],
+        declared=counters.declared,
+        holder_processes=[*counters.holder_processes],
+        link=f"{link}/{most}" if counters.link_is_degraded else link,
+    )
 
 
 def _node_health(node: Object) -> str:
@@ -277,7 +288,7 @@ _SHORT_NAMES = {
 }
 
 
-def _health(node: str, device: Mapping[str, Any], counters: Counters | None) -> str:
+def _health(node: str, device: Fields, counters: Counters | None) -> str:
     """The device's health in a word or two: its node's, or its own."""
     if node != "ok":
         return node
@@ -290,7 +301,7 @@ def _health(node: str, device: Mapping[str, Any], counters: Counters | None) -> 
     return "ok"
 
 
-def _attributes(device: Mapping[str, Any]) -> dict[str, Any]:
+def _attributes(device: Fields) -> Fields:
     attributes = (device.get("basic") or device).get("attributes") or {}
     return {name: next(iter(value.values()), "") for name, value in attributes.items()}
 

@@ -9,7 +9,6 @@ import signal
 import socket
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import uvloop
@@ -89,14 +88,14 @@ def _inherit(data: Path, descriptor: int) -> tuple[Installation, Certificates, s
     return target, certificates, socket.socket(fileno=descriptor)
 
 
-def _run(work: Coroutine[Any, Any, None]) -> None:
+def _run(work: Coroutine[object, object, None]) -> None:
     configure_logs()
     end_with_supervisor()
     tune()
     uvloop.run(_until_terminated(work))
 
 
-async def _until_terminated(work: Coroutine[Any, Any, None]) -> None:
+async def _until_terminated(work: Coroutine[object, object, None]) -> None:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     loop.add_signal_handler(signal.SIGTERM, task.cancel)

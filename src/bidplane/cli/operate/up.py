@@ -18,6 +18,7 @@ from cyclopts import Parameter
 
 from bidplane.cli.common import Data, command_name, console, installation
 from bidplane.cli.operate.process import HOSTS
+from bidplane.cli.operate.readiness import wait_ready
 from bidplane.cli.story.day import AGENTS
 from bidplane.cli.story.example import keep_trading
 from bidplane.errors import UserError
@@ -32,7 +33,6 @@ from bidplane.runtime.installation import Address, Installation
 from bidplane.runtime.supervision.monitor import Monitor
 from bidplane.runtime.supervision.supervisor import SupervisedProgram, Supervisor
 from bidplane.storage import sealing
-from bidplane.wiring.readiness import wait_ready
 
 DEFAULT_FLEET = Path(__file__).parents[2] / "data" / "fleet.yaml"
 DEFAULT_PORT = 6443

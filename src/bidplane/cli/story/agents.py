@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, POD
+from bidplane.api.agent import AgentSpec
+from bidplane.api.kinds import AGENT, POD, Object
+from bidplane.api.manifests import manifest
 from bidplane.cli.common import agent_ready
 from bidplane.errors import AlreadyExists, NotFound
 from bidplane.http.client.caller import HttpCaller, trust
-from bidplane.kube.client import KubeClient, Object
+from bidplane.kube.client import KubeClient
 from bidplane.kube.http import HttpClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.runtime.installation import Installation
@@ -83,26 +85,20 @@ class DemoAgents:
 
     async def create(self, demo_agent: DemoAgent) -> None:
         """Create the agent, unless it exists, and wait for its plane."""
-        agent = {
-            "apiVersion": AGENT.api_version,
-            "kind": AGENT.kind,
-            "metadata": {"name": demo_agent.name},
-            "spec": {
-                "owner": f"{demo_agent.name}-team",
-                "priority": demo_agent.priority,
-                "refill": demo_agent.refill,
-                "maxPrice": demo_agent.price,
-            },
-        }
+        spec = AgentSpec(
+            owner=f"{demo_agent.name}-team",
+            priority=demo_agent.priority,
+            refill=demo_agent.refill,
+            max_price=demo_agent.price,
+        )
         with contextlib.suppress(AlreadyExists):
-            await self.host.create(AGENT, agent)
+            await self.host.create(AGENT, manifest(AGENT, demo_agent.name, spec))
         await agent_ready(self.host, demo_agent.name)
         self._agents[demo_agent.name] = demo_agent
         self._clients[demo_agent.name] = await self._environment.connect(demo_agent.name)
 
     async def submit(self, work: AgentWork) -> None:
-        manifest = pod(work, self._agents[work.agent])
-        await self._clients[work.agent].create(POD, manifest, NAMESPACE)
+        await self._clients[work.agent].create(POD, pod(work, self._agents[work.agent]), NAMESPACE)
 
     async def delete_pod(self, agent: str, name: str) -> None:
         with contextlib.suppress(NotFound):
@@ -154,7 +150,7 @@ class InstallationEnvironment:
         return client
 
 
-def pod(work: AgentWork, demo_agent: DemoAgent) -> dict[str, Any]:
+def pod(work: AgentWork, demo_agent: DemoAgent) -> Object:
     """The manifest of a work's pod."""
     annotations_of_pod = {
         labels.MAX_PRICE: demo_agent.price,

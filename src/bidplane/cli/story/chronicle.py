@@ -13,6 +13,14 @@ from collections.abc import Callable, Sequence
 
 from bidplane.api import labels
 from bidplane.api.kinds import POOL
+from bidplane.api.objects import (
+    annotations_of,
+    has_ended,
+    is_deleted,
+    name_of,
+    phase_of,
+    uid_of,
+)
 from bidplane.cli.story.agents import AgentWork, DemoAgents
 from bidplane.cli.story.day import AGENTS, HOURS, NARRATION
 from bidplane.kube.client import Object
@@ -64,13 +72,12 @@ class DayLog:
 
     def pod_changed(self, agent: str, event: str, pod: Object) -> None:
         """Record a change of an agent's pod."""
-        metadata = pod["metadata"]
-        name, uid = metadata["name"], metadata["uid"]
+        name, uid = name_of(pod), uid_of(pod)
         work = self._works.get(name)
         if work is None:
             return
-        phase = (pod.get("status") or {}).get("phase", "")
-        if event == "DELETED" or phase in ("Succeeded", "Failed"):
+        phase = phase_of(pod)
+        if event == "DELETED" or has_ended(pod):
             self._end_run(uid)
         if event == "DELETED":
             return
@@ -79,14 +86,14 @@ class DayLog:
                 self.done[name] = self.now
                 if len(self.done) == len(self._works):
                     self.finished.set()
-        elif metadata.get("deletionTimestamp"):
+        elif is_deleted(pod):
             self._pod_leaves(agent, name, uid, pod)
         elif phase == "Running" and uid not in self._running:
             self._running[uid] = name, self.now
             self.first_start.setdefault(name, self.now)
             if name in self._displaced:
                 self._displaced.discard(name)
-                saved = labels.SIMULATED_DONE in (metadata.get("annotations") or {})
+                saved = labels.SIMULATED_DONE in annotations_of(pod)
                 restart_point = "its checkpoint" if saved else "the start"
                 self._add_note(agent, name, f"GPUs again, from {restart_point}", "green")
 
@@ -97,7 +104,7 @@ class DayLog:
         self._leaving.add(uid)
         self._displaced.add(name)
         self.displacements += 1
-        has_notice = labels.NOTICE in (pod["metadata"].get("annotations") or {})
+        has_notice = labels.NOTICE in annotations_of(pod)
         event = "outbid, paid for leaving, bids again" if has_notice else "leaves, bids again"
         self._add_note(agent, name, event, "yellow")
 

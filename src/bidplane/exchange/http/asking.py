@@ -6,6 +6,7 @@ import msgspec
 
 from bidplane.exchange.http.parameters import Query
 from bidplane.exchange.workers.history import History, Unreadable
+from bidplane.exchange.workers.historyprocess import Argument
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, wallet_of
 from bidplane.runtime.identity.credentials import Identity
@@ -38,7 +39,7 @@ def find_wallet(ledger: Ledger, identity: Identity, name: str) -> Account:
 
 
 async def read_history(
-    history: History, identity: Identity, query_name: str, *args: object
+    history: History, identity: Identity, query_name: str, *args: Argument
 ) -> bytes:
     """Return an answer about the past; raise 503 when it cannot be read now."""
     try:

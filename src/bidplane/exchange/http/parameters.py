@@ -7,7 +7,7 @@ from __future__ import annotations
 import builtins
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import NoReturn, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -33,7 +33,7 @@ def decoded(body: bytes, type: builtins.type[R]) -> R:
         raise ValueError("the body is nested too deeply") from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse a name that occurs twice: two readers would take different ones."""
     members = dict(pairs)
     if len(members) < len(pairs):
@@ -43,7 +43,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _no_constant(text: str) -> Any:
+def _no_constant(text: str) -> NoReturn:
     raise ValueError(f'{text} is not JSON; an amount is a text such as "1.50"')
 
 

@@ -43,7 +43,7 @@ class WalletRoutes:
         wallet = find_wallet(self._ledger, ask.identity, ask.name)
         limit = number(ask.query, "limit", LINES_MOST, least=1)
         page = await read_history(
-            self._history, ask.identity, "statement_page", _uid(wallet), self._now(), limit
+            self._history, ask.identity, "statement_page", wallet.agent_uid, self._now(), limit
         )
         if not page:
             message = f"there is no wallet of an agent {wallet.name!r}"
@@ -64,7 +64,7 @@ class WalletRoutes:
             raise status.bad_request("give a key: asking twice with one funds once")
         with self._ledger.commit(self._now()) as commit:
             done = wallets.fund(
-                commit, uid=_uid(wallet), amount=amount, key=request.key, memo=request.memo
+                commit, uid=wallet.agent_uid, amount=amount, key=request.key, memo=request.memo
             )
         if (refusal := _not_funded(done, request, wallet, amount)) is not None:
             raise refusal
@@ -83,14 +83,14 @@ class WalletRoutes:
         if not wallets.is_text(request.key + request.memo):
             raise status.bad_request(NOT_A_TEXT)
         receivers = [wallet for wallet in self._ledger.wallets_named(request.to) if wallet.is_open]
-        receiver = _uid(receivers[-1]) if receivers else ""
+        receiver = receivers[-1].agent_uid if receivers else ""
         cap = self._cap_of(receiver)
         if cap is None:  # no such agent, or one that is going
             receiver, cap = "", 0
         with self._ledger.commit(self._now()) as commit:
             done = wallets.transfer(
                 commit,
-                sender=_uid(sender),
+                sender=sender.agent_uid,
                 receiver=receiver,
                 amount=amount,
                 cap=cap,
@@ -109,10 +109,6 @@ class WalletRoutes:
             if lease.wallet == wallet.id
         )
         return json_reply(views.wallet_view(wallet, accruing))
-
-
-def _uid(wallet: Account) -> str:
-    return wallet.id.partition("/")[2]
 
 
 def _not_funded(

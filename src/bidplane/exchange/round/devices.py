@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.lease import DeviceRef
+from bidplane.api.objects import Fields, spec_of
 from bidplane.core.devices.foreignuse import DeviceKey, ForeignUse
 from bidplane.core.market.lots import facts
 from bidplane.core.nodes import availability
@@ -30,7 +30,7 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def device_views(slice_: Object) -> Iterator[DeviceView]:
-    spec = slice_.get("spec") or {}
+    spec = spec_of(slice_)
     node = spec.get("nodeName", "")
     for device in spec.get("devices") or ():
         attributes = device.get("attributes") or {}
@@ -65,7 +65,7 @@ def _traits(device: Object) -> dict[str, str]:
     }
 
 
-def _string(attributes: dict[str, Any], name: str) -> str:
+def _string(attributes: Fields, name: str) -> str:
     value = (attributes.get(name) or {}).get("string", "")
     return value if isinstance(value, str) else ""
 

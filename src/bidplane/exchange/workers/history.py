@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
-from bidplane.exchange.workers.historyprocess import LEDGER, READS, HistoryQuery
+from bidplane.exchange.workers.historyprocess import LEDGER, READS, Argument, HistoryQuery
 from bidplane.exchange.workers.worker import WorkerDied, WorkerProcess
 from bidplane.ledger.ledger import Ledger
 
@@ -25,7 +25,7 @@ class Unreadable(Exception):
 
 
 class History(Protocol):
-    async def read(self, reader: str, query: str, *args: Any) -> bytes:
+    async def read(self, reader: str, query: str, *args: Argument) -> bytes:
         """Return what one of `historyprocess.READS` makes of `args`. `reader`: whose turn it is."""
         ...
 
@@ -38,7 +38,7 @@ class OwnHistory:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def read(self, reader: str, query: str, *args: Any) -> bytes:
+    async def read(self, reader: str, query: str, *args: Argument) -> bytes:
         return READS[query](self._ledger, *args)
 
     async def close(self) -> None:
@@ -56,7 +56,7 @@ class HistoryReader:
         self._turn = asyncio.Lock()  # first come, first served
         self._readers: dict[str, asyncio.Lock] = {}
 
-    async def read(self, reader: str, query: str, *args: Any) -> bytes:
+    async def read(self, reader: str, query: str, *args: Argument) -> bytes:
         question = msgspec.msgpack.encode(HistoryQuery(query, args))
         own = self._readers.setdefault(reader, asyncio.Lock())
         try:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import msgspec
 
@@ -24,6 +25,9 @@ from bidplane.storage.postgres import is_dsn
 LEDGER = "BIDPLANE_HISTORY_LEDGER"  # where it is: a DSN may hold a password
 
 
+Argument: TypeAlias = str | int | None  # of a query
+
+
 class HistoryPage(msgspec.Struct, frozen=True, array_like=True):
     """Some rounds, one JSON object per line, and the number of the last."""
 
@@ -34,7 +38,7 @@ class HistoryPage(msgspec.Struct, frozen=True, array_like=True):
 
 class HistoryQuery(msgspec.Struct, frozen=True, array_like=True):
     query: str
-    args: tuple[Any, ...]
+    args: tuple[Argument, ...]
 
 
 def rounds(ledger: Ledger, after: int, limit: int, agent: str | None, since: int = 0) -> bytes:
@@ -73,7 +77,7 @@ def history(ledger: Ledger, pool: str) -> bytes:
     return msgspec.json.encode(views.history(ledger, pool))
 
 
-READS = {
+READS: dict[str, Callable[..., bytes]] = {
     read.__name__: read for read in (rounds, round_record, explanation, statement_page, history)
 }
 

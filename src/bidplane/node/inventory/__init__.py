@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from bidplane.api.objects import Fields
 from bidplane.core.devices import mig
 from bidplane.core.devices.topology import links_text
 from bidplane.errors import UserError
@@ -94,7 +95,7 @@ def uuids(slices: Sequence[Object]) -> dict[tuple[str, str, str], str]:
     for slice_ in slices:
         spec = slice_["spec"]
         for device in spec.get("devices") or ():
-            attributes: dict[str, Any] = device.get("attributes") or {}
+            attributes: Fields = device.get("attributes") or {}
             attribute = attributes.get("uuid") or attributes.get(f"{spec['driver']}/uuid") or {}
             key = spec["driver"], spec["pool"]["name"], device["name"]
             uuids_by_device[key] = attribute.get("string") or device["name"]

@@ -7,7 +7,6 @@ The exchange reads it: an agent that cannot use its leased device pays nothing f
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
 
 import structlog
 
@@ -88,14 +87,14 @@ def _entry(
 ) -> Object:
     """The status of one prepared, or failed, device."""
     driver, pool, device = key
-    condition: dict[str, Any] = {
+    condition = {
         "type": DEVICE_READY,
         "status": "True" if instance is not None else "False",
         "reason": reason,
         "message": message,
         "lastTransitionTime": rfc3339(now),
     }
-    entry: dict[str, Any] = {
+    entry: dict[str, object] = {
         "driver": driver,
         "pool": pool,
         "device": device,

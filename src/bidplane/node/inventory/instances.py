@@ -20,6 +20,7 @@ from bidplane.core.devices import mig
 from bidplane.core.devices.mig import Slot
 from bidplane.core.devices.migplan import Create, Destroy, Operation
 from bidplane.errors import UserError
+from bidplane.telemetry.nvmltypes import Handle, Placement, ProfileInfo, text_of
 
 _SIMULATED = uuid.UUID("8f3ad9a6-9d7e-4c60-b1d7-6f0c1a2f8f55")
 
@@ -171,9 +172,8 @@ class NvmlInstances:
             try:
                 handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
                 if nvml.nvmlDeviceGetGpuInstanceId(handle) == number:
-                    name = nvml.nvmlDeviceGetUUID(handle)
-                    text = name.decode() if isinstance(name, bytes) else str(name)
-                    return InstanceIdentity(text, int(number))
+                    uuid = text_of(nvml.nvmlDeviceGetUUID(handle))
+                    return InstanceIdentity(uuid, int(number))
             except nvml.NVMLError:
                 continue  # no MIG device has that index
         raise UserError(
@@ -189,14 +189,14 @@ class NvmlInstances:
                 raise UserError(f"{gpu}: it has instances: {_slot_list(slots)}")
             self._switch(gpu, device, on=False)
 
-    def _is_on(self, device: Any) -> bool:
+    def _is_on(self, device: Handle) -> bool:
         """Return True if MIG is on."""
         try:
             return bool(self._nvml.nvmlDeviceGetMigMode(device)[0])
         except self._nvml.NVMLError:
             return False  # a GPU without MIG
 
-    def _switch(self, gpu: str, device: Any, *, on: bool) -> None:
+    def _switch(self, gpu: str, device: Handle, *, on: bool) -> None:
         """
         Turn MIG on or off; GPUs before Hopper need a reset for it, which is left to the operator.
         """
@@ -270,29 +270,29 @@ class NvmlInstances:
                 f"{gpu}: {slot.profile} at {slot.start} is in use: {error}; end its processes first"
             ) from error
 
-    def _device(self, gpu: str) -> Any:
+    def _device(self, gpu: str) -> Handle:
         """The NVML handle of a GPU; raises `UserError` for an unknown one."""
         try:
-            return self._nvml.nvmlDeviceGetHandleByUUID(gpu)
+            return Handle(self._nvml.nvmlDeviceGetHandleByUUID(gpu))
         except self._nvml.NVMLError as error:
             raise UserError(f"no GPU {gpu} is here: {error}") from error
 
-    def _profiles(self, device: Any) -> dict[str, tuple[Any, int]]:
+    def _profiles(self, device: Handle) -> dict[str, tuple[ProfileInfo, int]]:
         """The GPU's profiles by name, each with its number of memory slices."""
         nvml = self._nvml
-        profiles: dict[str, tuple[Any, int]] = {}
+        profiles: dict[str, tuple[ProfileInfo, int]] = {}
         for number in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
                 info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(device, number)
             except nvml.NVMLError:
                 continue
-            name = info.name.decode() if isinstance(info.name, bytes) else str(info.name)
+            name = text_of(info.name)
             placements = self._placements(device, info.id)
             if placements:
                 profiles[name.removeprefix("MIG ")] = (info, placements[0].size)
         return profiles
 
-    def _placements(self, device: Any, profile: int) -> list[Any]:
+    def _placements(self, device: Handle, profile: int) -> list[Placement]:
         """The possible placements of a profile."""
         nvml = self._nvml
         count = ctypes.c_uint(0)
@@ -303,11 +303,11 @@ class NvmlInstances:
         )
         return list(placements[: count.value])
 
-    def _instance_handles(self, gpu: str) -> dict[Slot, Any]:
+    def _instance_handles(self, gpu: str) -> dict[Slot, Handle]:
         """The NVML handles of a GPU's instances."""
         nvml = self._nvml
         device = self._device(gpu)
-        handles_by_slot: dict[Slot, Any] = {}
+        handles_by_slot: dict[Slot, Handle] = {}
         for name, (profile, _) in self._profiles(device).items():
             count = ctypes.c_uint(0)
             handles = (nvml.c_nvmlGpuInstance_t * profile.instanceCount)()
@@ -322,10 +322,10 @@ class NvmlInstances:
         number: int = getattr(self._nvml, f"NVML_COMPUTE_INSTANCE_PROFILE_{slices}_SLICE")
         return number
 
-    def _compute_instances(self, instance: Any) -> list[Any]:
+    def _compute_instances(self, instance: Handle) -> list[Handle]:
         """The compute instances in a GPU instance."""
         nvml = self._nvml
-        instances: list[Any] = []
+        instances: list[Handle] = []
         for number in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             try:
                 info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, 0)

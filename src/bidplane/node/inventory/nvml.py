@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import pynvml  # type: ignore[import-untyped]
 
@@ -18,6 +18,7 @@ from bidplane.errors import UserError
 from bidplane.kube.client import Object
 from bidplane.node.inventory.instances import NvmlInstances
 from bidplane.node.inventory.slices import slices_of
+from bidplane.telemetry.nvmltypes import Handle, MemoryInfo, PciInfo, Text, XidEvent, text_of
 
 T = TypeVar("T")
 SYSFS = Path("/sys/bus/pci/devices")
@@ -46,30 +47,30 @@ class NvmlInventory(Protocol):
     nvmlEventTypeXidCriticalError: int  # noqa: N815
     NVML_GPU_INSTANCE_PROFILE_COUNT: int  # and all that `NvmlInstances` uses
 
-    def nvmlInit(self) -> Any: ...  # noqa: N802
-    def nvmlSystemGetDriverVersion(self) -> Any: ...  # noqa: N802
+    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> Text: ...  # noqa: N802
     def nvmlSystemGetCudaDriverVersion_v2(self) -> int: ...  # noqa: N802
     def nvmlDeviceGetCount(self) -> int: ...  # noqa: N802
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetUUID(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetName(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetMemoryInfo(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetArchitecture(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCudaComputeCapability(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetPciInfo(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetNumaNodeId(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetNvLinkState(self, handle: Any, link: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Any, link: int) -> int: ...  # noqa: N802
-    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Any, link: int) -> Any: ...  # noqa: N802
-    def nvmlDeviceGetTopologyCommonAncestor(self, first: Any, second: Any) -> int: ...  # noqa: N802
-    def nvmlDeviceGetMigMode(self, handle: Any) -> Any: ...  # noqa: N802
-    def nvmlEventSetCreate(self) -> Any: ...  # noqa: N802
-    def nvmlDeviceRegisterEvents(self, handle: Any, types: int, set: Any) -> Any: ...  # noqa: N802
-    def nvmlEventSetWait_v2(self, set: Any, milliseconds: int) -> Any: ...  # noqa: N802
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> Handle: ...  # noqa: N802
+    def nvmlDeviceGetUUID(self, handle: Handle) -> Text: ...  # noqa: N802
+    def nvmlDeviceGetName(self, handle: Handle) -> Text: ...  # noqa: N802
+    def nvmlDeviceGetMemoryInfo(self, handle: Handle) -> MemoryInfo: ...  # noqa: N802
+    def nvmlDeviceGetArchitecture(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCudaComputeCapability(self, handle: Handle) -> Sequence[int]: ...  # noqa: N802
+    def nvmlDeviceGetPciInfo(self, handle: Handle) -> PciInfo: ...  # noqa: N802
+    def nvmlDeviceGetNumaNodeId(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkState(self, handle: Handle, link: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: Handle, link: int) -> int: ...  # noqa: N802
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: Handle, link: int) -> PciInfo: ...  # noqa: N802
+    def nvmlDeviceGetTopologyCommonAncestor(self, first: Handle, second: Handle) -> int: ...  # noqa: N802
+    def nvmlDeviceGetMigMode(self, handle: Handle) -> Sequence[int]: ...  # noqa: N802
+    def nvmlEventSetCreate(self) -> Handle: ...  # noqa: N802
+    def nvmlDeviceRegisterEvents(self, handle: Handle, types: int, set: Handle) -> object: ...  # noqa: N802
+    def nvmlEventSetWait_v2(self, set: Handle, milliseconds: int) -> XidEvent: ...  # noqa: N802
 
 
 class NvmlDevices:
@@ -88,7 +89,7 @@ class NvmlDevices:
         self._sysfs = sysfs
         self._taint_degraded = taint_degraded
         self._xids: dict[str, int] = {}  # by UUID, for as long as this process lives
-        self._events: Any = None
+        self._events: Handle | None = None
         self._instances = NvmlInstances(self._nvml)
         try:
             self._nvml.nvmlInit()
@@ -123,14 +124,14 @@ class NvmlDevices:
             gpus=gpus,
             nvlinks=self._nvlinks(handles, gpus),
             near=self._proximity(handles),
-            driver=_text(self._try(nvml.nvmlSystemGetDriverVersion) or ""),
+            driver=text_of(self._try(nvml.nvmlSystemGetDriverVersion) or ""),
             cuda=f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else "",
         )
 
-    def _gpu(self, index: int, handle: Any) -> Gpu:
+    def _gpu(self, index: int, handle: Handle) -> Gpu:
         """The properties of one GPU."""
         nvml = self._nvml
-        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        uuid = text_of(nvml.nvmlDeviceGetUUID(handle))
         bus = _bus(self._try(nvml.nvmlDeviceGetPciInfo, handle))
         compute = self._try(nvml.nvmlDeviceGetCudaComputeCapability, handle)
         mode = self._try(nvml.nvmlDeviceGetMigMode, handle)  # (now, after a reset)
@@ -138,7 +139,7 @@ class NvmlDevices:
         return Gpu(
             index=index,
             uuid=uuid,
-            product=_text(self._try(nvml.nvmlDeviceGetName, handle) or "")[:_LONGEST_PRODUCT],
+            product=text_of(self._try(nvml.nvmlDeviceGetName, handle) or "")[:_LONGEST_PRODUCT],
             memory=int(memory.total) if memory is not None else 0,
             architecture=_ARCHITECTURES.get(
                 self._try(nvml.nvmlDeviceGetArchitecture, handle) or 0, ""
@@ -169,7 +170,7 @@ class NvmlDevices:
             return ""
         return next((part for part in parts if part.startswith("pci") and ":" in part), "")
 
-    def _numa(self, handle: Any, bus: str) -> int:
+    def _numa(self, handle: Handle, bus: str) -> int:
         """The GPU's NUMA node; -1 if unknown."""
         node = self._try(self._nvml.nvmlDeviceGetNumaNodeId, handle)
         if node is not None:
@@ -181,7 +182,9 @@ class NvmlDevices:
 
     # Links to other cards.
 
-    def _nvlinks(self, handles: Sequence[Any], gpus: Sequence[Gpu]) -> dict[tuple[int, int], int]:
+    def _nvlinks(
+        self, handles: Sequence[Handle], gpus: Sequence[Gpu]
+    ) -> dict[tuple[int, int], int]:
         """The number of NVLinks between each two cards; a switch joins all cards linked to it."""
         nvml = self._nvml
         by_bus = {gpu.bus: gpu.index for gpu in gpus}
@@ -205,7 +208,7 @@ class NvmlDevices:
                     nvlinks[a, b] = min(links, to_switch[b])
         return nvlinks
 
-    def _proximity(self, handles: Sequence[Any]) -> dict[tuple[int, int], str]:
+    def _proximity(self, handles: Sequence[Handle]) -> dict[tuple[int, int], str]:
         """How close each two GPUs are on the PCIe tree, as `nvidia-smi topo` names it."""
         proximity = {}
         for a, handle in enumerate(handles):
@@ -219,7 +222,7 @@ class NvmlDevices:
 
     # Errors: NVML reports them as events, each once.
 
-    def _watch_xids(self, handles: Sequence[Any]) -> None:
+    def _watch_xids(self, handles: Sequence[Handle]) -> None:
         """Record the XID errors reported since the last call."""
         nvml = self._nvml
         if self._events is None:
@@ -237,9 +240,9 @@ class NvmlDevices:
                 return  # NVML reports a timeout as an error: there was no event
             xid = int(event.eventData)
             if xid and xid not in _HARMLESS_XIDS:
-                self._xids[_text(nvml.nvmlDeviceGetUUID(event.device))] = xid
+                self._xids[text_of(nvml.nvmlDeviceGetUUID(event.device))] = xid
 
-    def _try(self, query: Callable[..., T], *arguments: Any) -> T | None:
+    def _try(self, query: Callable[..., T], *arguments: object) -> T | None:
         """The query's answer, or None if the card does not support it."""
         try:
             return query(*arguments)
@@ -247,13 +250,9 @@ class NvmlDevices:
             return None
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
-def _bus(info: Any) -> str:
+def _bus(info: PciInfo | None) -> str:
     """The bus address `00000000:3B:00.0` as Linux and Kubernetes write it: `0000:3b:00.0`."""
     if info is None:
         return ""
-    domain, _, rest = _text(info.busId).lower().partition(":")
+    domain, _, rest = text_of(info.busId).lower().partition(":")
     return f"{domain[-4:]}:{rest}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 from bidplane.api.kinds import POD
 from bidplane.errors import NotFound
@@ -19,10 +18,10 @@ class PodReporter:
         self._pod = pod
         self._client = client
         self._recorder = recorder
-        self._reported: dict[str, Any] | None = None
+        self._reported: Object | None = None
         self._event_tasks: set[asyncio.Task[None]] = set()
 
-    async def report(self, status: dict[str, Any]) -> Object | None:
+    async def report(self, status: Object) -> Object | None:
         """Write the status; return the pod if it is newer than ours. Raises `NotFound`."""
         if status == self._reported:
             return None

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -232,7 +232,7 @@ class Supplies:
             return cached[0]
         if self._tokens is None:
             raise ConfigError("this node cannot request service account tokens")
-        request: dict[str, Any] = {
+        request: Object = {
             "apiVersion": "authentication.k8s.io/v1",
             "kind": "TokenRequest",
             "spec": {
@@ -295,9 +295,9 @@ def device_variables(ids: Sequence[str], *, gpus: bool) -> dict[str, str]:
     }
 
 
-def device_status(devices: Sequence[ClaimedDevice], present: Present) -> list[dict[str, Any]]:
+def device_status(devices: Sequence[ClaimedDevice], present: Present) -> list[Object]:
     """Return the devices and their health per claim, for the pod's status."""
-    by_claim: dict[str, list[dict[str, Any]]] = {}
+    by_claim: dict[str, list[Object]] = {}
     for device in devices:
         health = "Healthy" if device.key in present else "Unhealthy"
         if not is_ours(device, present):

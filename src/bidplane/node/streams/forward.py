@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any
 
 from bidplane.errors import ApiError
 from bidplane.node.streams.channels import ChannelConnection
@@ -145,11 +144,11 @@ async def _send(inbox: Inbox, writer: asyncio.StreamWriter) -> None:
 class _Tasks:
     """The tasks of one client, cancelled with its connection."""
 
-    def __init__(self, reading: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, reading: Coroutine[object, object, None]) -> None:
         self._reading = asyncio.create_task(reading)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def add(self, work: Coroutine[Any, Any, None]) -> None:
+    def add(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -89,6 +89,14 @@ class Tokens:
             raise InvalidToken("a service account's token is for its plane's API only")
         return identity
 
+    def plane_of_account(self, token: str, *, now: float) -> str | None:
+        """Return the plane of a service account's token; None for every other token."""
+        try:
+            identity = self.verify(token, now=now, accounts=True)
+        except InvalidToken:
+            return None
+        return identity.plane if identity.user.startswith(ACCOUNT_PREFIX) else None
+
     def is_current(self, identity: Identity) -> bool:
         """Return whether the credentials of the identity's plane were not rotated since."""
         return identity.generation >= self.generations.of(identity.uid)

@@ -16,11 +16,13 @@ Nothing is pulled. A pod whose image is not mapped does not start.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 
 from bidplane.errors import UserError
+
+T = TypeVar("T")
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -49,7 +51,7 @@ class Images(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def load(path: Path) -> Images:
-    images: Images = read(path, Images, "images")
+    images = read(path, Images, "images")
     for name, image in images.images.items():
         for folder in filter(None, [image.root, *image.paths]):
             if not Path(folder).is_absolute() or not Path(folder).exists():
@@ -59,7 +61,8 @@ def load(path: Path) -> Images:
     return images
 
 
-def read(path: Path, type_: type[Any], subject: str) -> Any:
+def read(path: Path, type_: type[T], subject: str) -> T:
+    """Decode a YAML file; raises `UserError` that says what is wrong with it."""
     try:
         return msgspec.yaml.decode(path.read_bytes(), type=type_)
     except OSError as error:

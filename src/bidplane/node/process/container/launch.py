@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import msgspec
 
+from bidplane.api.objects import Fields
 from bidplane.core.hosting.hostpods import hostname
 from bidplane.core.pods.environment import ConfigError, Facts, Sources, command_line, variables
 from bidplane.kube.client import Object
@@ -148,7 +148,7 @@ def _image(spec: Object, settings: ProcessSettings) -> Image:
     return image
 
 
-def _user(security: Mapping[str, Any], supplied: Supplied, settings: ProcessSettings) -> int | None:
+def _user(security: Fields, supplied: Supplied, settings: ProcessSettings) -> int | None:
     if security.get("runAsNonRoot") and not security.get("runAsUser"):
         raise ConfigError("container has runAsNonRoot and image will run as root: set runAsUser")
     if not settings.engine.sandboxed:

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -59,7 +58,7 @@ class Launcher:
 
         Safe to repeat, also by another process: a lock lets one shim per attempt run anything.
         """
-        fields: dict[str, Any] = {
+        fields: dict[str, object] = {
             **msgspec.to_builtins(order, builtin_types=(bytes,)),
             "folder": str(attempt.folder),
             "env": dict(order.env),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -28,7 +27,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-def port_number(container: Object, port: Any) -> int:
+def port_number(container: Object, port: int | str) -> int:
     """Return a port by its number, or by its name in the container's ports."""
     if isinstance(port, int):
         return port

@@ -11,21 +11,44 @@ import asyncio
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import msgspec
 
 from bidplane.api.agent import PlaneLimits, name_problem
+from bidplane.api.planes import PlaneSummary, PlaneUsage, QuarantineRelease
 from bidplane.errors import ApiError, NotFound
 from bidplane.machinery.clock import Clock
-from bidplane.plane import Planes
+from bidplane.plane.planes import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE
 from bidplane.runtime.memory import give_back
 from bidplane.runtime.supervision import running
-from bidplane.wiring.controllers import Controllers
 
 SLEEP_AFTER_SECONDS = 300.0
 _IN_USE_SECONDS = 1e-6  # a plane with a request in progress has been unused for 0 seconds
+
+
+class PlaneControllers(Protocol):
+    """The controllers as the life of planes needs them; the two do not import each other."""
+
+    @property
+    def started(self) -> asyncio.Event:
+        """Set once it is known which planes have agents."""
+        ...
+
+    def has_agent(self, name: str) -> bool: ...
+
+    def follow(self, name: str) -> None:
+        """Work in a plane of no agent."""
+        ...
+
+    async def unfollow(self, name: str) -> None: ...
+
+    async def sleep(self, name: str) -> None:
+        """Drop the caches of a plane until it wakes."""
+        ...
+
+    def resume(self, name: str) -> None: ...
 
 
 class PlaneLife:
@@ -34,7 +57,12 @@ class PlaneLife:
     """
 
     def __init__(
-        self, planes: Planes, controllers: Controllers, *, clock: Clock, open_limit: int = 4096
+        self,
+        planes: Planes,
+        controllers: PlaneControllers,
+        *,
+        clock: Clock,
+        open_limit: int = 4096,
     ) -> None:
         self._planes, self._controllers, self._clock = planes, controllers, clock
         self._open_limit = open_limit
@@ -42,14 +70,14 @@ class PlaneLife:
         planes.on_wake.append(controllers.resume)
         planes.on_wake.append(self._limit_open_planes)
 
-    def list(self) -> Sequence[Mapping[str, Any]]:
+    def list(self) -> Sequence[PlaneSummary]:
         return [
-            {
-                "name": name,
-                "agent": self._controllers.has_agent(name),
-                "awake": self._planes.is_awake(name),
-                "bytes": self._planes.size(name),
-            }
+            PlaneSummary(
+                name=name,
+                agent=self._controllers.has_agent(name),
+                awake=self._planes.is_awake(name),
+                bytes=self._planes.size(name),
+            )
             for name in self._planes.names()
         ]
 
@@ -74,17 +102,14 @@ class PlaneLife:
             raise ApiError(f"this is no limit: {error}", code=400, reason="BadRequest") from None
         await self._planes.limit(name, new_limits)
 
-    async def usage(self, name: str) -> Mapping[str, Any]:
+    async def usage(self, name: str) -> PlaneUsage:
         self._require_exists(name)
         usage, limits = self._planes.usage(name)
-        return {
-            "usage": msgspec.to_builtins(usage),
-            "limits": None if limits is None else msgspec.to_builtins(limits),
-        }
+        return PlaneUsage(usage=usage, limits=limits)
 
-    async def release(self, name: str) -> Mapping[str, Any]:
+    async def release(self, name: str) -> QuarantineRelease:
         self._require_exists(name)
-        return {"released": running.quarantine.release(name)}
+        return QuarantineRelease(released=running.quarantine.release(name))
 
     async def sleep(self, name: str) -> None:
         self._require_exists(name)
