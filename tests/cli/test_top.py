@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bidplane.api.exchange import PoolPrice
+from bidplane.api.http.exchange import PoolPrice
 from bidplane.cli.devices.top import Picture, _draw, top
 from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, rows
 from bidplane.errors import UserError

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bidplane.api.exchange import PoolPrice, Prices, Wallet
+from bidplane.api.http.exchange import PoolPrice, Prices, Wallet
 from bidplane.client.asking import quotes
 from bidplane.errors import UserError
 

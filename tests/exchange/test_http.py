@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bidplane.api import exchange as api
+from bidplane.api.http import exchange as api
 from bidplane.api.lease import Origin
 from bidplane.api.money import parse_credits
 from bidplane.core.market import RoundInput, clear_round

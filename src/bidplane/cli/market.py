@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from bidplane.api import labels
-from bidplane.api.exchange import Prices, RoundSummary
+from bidplane.api.http.exchange import Prices, RoundSummary
 from bidplane.api.kinds import BID
 from bidplane.api.objects import annotations_of, labels_of, name_of, uid_of
 from bidplane.cli.account.ledger import LedgerOption, ledger_location

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bidplane.api.exchange import (
+from bidplane.api.http.exchange import (
     Leases,
     LeaseView,
     Order,

@@ -10,7 +10,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.bid import BidSpec
-from bidplane.api.exchange import PoolPrice, Prices, Wallet
+from bidplane.api.http.exchange import PoolPrice, Prices, Wallet
 from bidplane.api.kinds import BID, Object
 from bidplane.api.manifests import manifest
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, parse_credits, parse_price

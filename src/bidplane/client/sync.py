@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar, Unpack
 
-from bidplane.api.exchange import LeaseView, Order, Prices, StatementView, Wallet
+from bidplane.api.http.exchange import LeaseView, Order, Prices, StatementView, Wallet
 from bidplane.api.kinds import Object
 from bidplane.client.aio import AsyncClient
 from bidplane.client.asking import GpuPreferences, Price, Quote

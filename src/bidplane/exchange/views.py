@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from bidplane.api import exchange as api
 from bidplane.api.bid import BidReason
+from bidplane.api.http import exchange as api
 from bidplane.api.lease import Phase
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits, rent
 from bidplane.api.times import rfc3339_ms

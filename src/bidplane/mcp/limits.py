@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from bidplane.api.exchange import StatementLine
+from bidplane.api.http.exchange import StatementLine
 from bidplane.api.money import cost, format_credits, parse_credits
 
 

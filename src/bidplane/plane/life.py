@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.api.agent import PlaneLimits, name_problem
-from bidplane.api.planes import PlaneSummary, PlaneUsage, QuarantineRelease
+from bidplane.api.http.planes import PlaneSummary, PlaneUsage, QuarantineRelease
 from bidplane.errors import ApiError, NotFound
 from bidplane.machinery.clock import Clock
 from bidplane.plane.planes import Planes

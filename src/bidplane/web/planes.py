@@ -19,7 +19,7 @@ from typing import ClassVar, Protocol
 from urllib.parse import parse_qs, unquote
 
 from bidplane.api.agent import PlaneLimits
-from bidplane.api.planes import PlaneSummary, PlaneUsage, QuarantineRelease
+from bidplane.api.http.planes import PlaneSummary, PlaneUsage, QuarantineRelease
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.http.replies import Reply, answer, json_reply
 from bidplane.http.request import BodyLimit, Request

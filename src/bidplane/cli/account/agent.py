@@ -10,11 +10,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from bidplane.api.agent import AgentSpec, host_namespace, hourly_grant, name_problem
-from bidplane.api.exchange import Leases, Wallet
+from bidplane.api.http.exchange import Leases, Wallet
+from bidplane.api.http.planes import PlaneUsage
 from bidplane.api.kinds import AGENT, GPU_LEASE
 from bidplane.api.manifests import manifest
 from bidplane.api.money import parse_price
-from bidplane.api.planes import PlaneUsage
 from bidplane.api.reading import Agent, Invalid, read_agent
 from bidplane.cli.account.kubeconfigs import (
     OWNERS_MOST_HOURS,

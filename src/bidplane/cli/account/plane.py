@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 from cyclopts import App, Parameter
 
-from bidplane.api.planes import PlaneSummary, QuarantineRelease
+from bidplane.api.http.planes import PlaneSummary, QuarantineRelease
 from bidplane.cli.account.agent import Certificate, write_kubeconfig
 from bidplane.cli.common import (
     Data,

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from bidplane.api.exchange import FundRequest, StatementView, TransferRequest, Wallet
+from bidplane.api.http.exchange import FundRequest, StatementView, TransferRequest, Wallet
 from bidplane.api.money import parse_amount
 from bidplane.cli.common import Data, Json, ask, console, print_json, print_table
 from bidplane.errors import UserError

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from bidplane.api.exchange import PoolPrice, Prices
+from bidplane.api.http.exchange import PoolPrice, Prices
 from bidplane.api.kinds import GPU_LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
 from bidplane.cli.common import Data, ask, installation, not_running
 from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, rows

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bidplane.api.exchange import Leases, StatementView
+from bidplane.api.http.exchange import Leases, StatementView
 from bidplane.api.kinds import POD
 from bidplane.api.money import parse_credits
 from bidplane.cli.common import ask, console, print_table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bidplane.api import exchange as api
+from bidplane.api.http import exchange as api
 from bidplane.api.money import parse_price
 from bidplane.exchange import views
 from bidplane.exchange.http.asking import ExchangeRequest, find_wallet, read_history

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bidplane.api import exchange as api
+from bidplane.api.http import exchange as api
 from bidplane.api.money import LARGEST_AMOUNT, LARGEST_SUPPLY, format_credits, parse_amount
 from bidplane.exchange import views
 from bidplane.exchange.http.asking import ExchangeRequest, find_wallet, read_history

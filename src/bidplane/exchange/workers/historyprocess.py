@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from bidplane.api import exchange as api
+from bidplane.api.http import exchange as api
 from bidplane.exchange import views
 from bidplane.exchange.workers.worker import read_question, write_answer
 from bidplane.ledger.ledger import Ledger
