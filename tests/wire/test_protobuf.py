@@ -340,3 +340,14 @@ def test_what_kubectl_sends(kubectl: Path, tmp_path: Path) -> None:
     (container,) = decoded["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "nginx"
     assert container["ports"] == [{"containerPort": 80}]
+
+
+def test_the_limit_of_fields_is_of_one_body() -> None:
+    """Splitting messages for other readers, as CEL's parser does, uses up nobody's limit."""
+    many = b"\x08\x01" * 60_000
+    for _ in range(5):
+        assert len(protobuf.split(many)[1]) == 60_000
+    body = protobuf.MAGIC + many
+    for _ in range(5):
+        with pytest.raises(protobuf.ProtobufError, match=r"should not be|no kind"):
+            protobuf.decode(body)

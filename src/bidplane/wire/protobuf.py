@@ -60,7 +60,24 @@ def _message(name: str) -> MessageType:
 
 
 FIELDS_LIMIT = 200_000  # of a body, at 3 µs each
-_fields_left = [FIELDS_LIMIT]  # of the body that is being decoded
+
+
+class _Depth:
+    """How deep a message is in its body, and how many fields the body may still have."""
+
+    def __init__(self, level: int = 0, body: _Depth | None = None) -> None:
+        self.level = level
+        self._body = body or self  # the count is of the whole body
+        self._fields = 0
+
+    def below(self) -> _Depth:
+        return _Depth(self.level + 1, self._body)
+
+    def split(self, view: memoryview | bytes) -> _Wire:
+        """Split a message of the body; raises `ProtobufError` when the body has too many fields."""
+        wire = split(view, most=FIELDS_LIMIT - self._body._fields)
+        self._body._fields += sum(map(len, wire.values()))
+        return wire
 
 
 def is_protobuf(body: bytes) -> bool:
@@ -69,11 +86,10 @@ def is_protobuf(body: bytes) -> bool:
 
 def decode(body: bytes) -> dict[str, Any]:
     """The object in `body`, with its apiVersion and kind. Raises `ProtobufError`."""
-    _fields_left[0] = FIELDS_LIMIT
-    return _decode(body, 0)
+    return _decode(body, _Depth())
 
 
-def _decode(body: bytes, depth: int) -> dict[str, Any]:
+def _decode(body: bytes, depth: _Depth) -> dict[str, Any]:
     if not is_protobuf(body):
         raise ProtobufError("the body does not begin with k8s\\0")
     envelope = split(memoryview(body)[len(MAGIC) :])
@@ -92,13 +108,13 @@ def _decode(body: bytes, depth: int) -> dict[str, Any]:
 # The wire: numbers and bytes, without names.
 
 
-def split(view: memoryview | bytes) -> _Wire:
-    """Return the fields of a message by number; raises `ProtobufError`."""
+def split(view: memoryview | bytes, *, most: int = FIELDS_LIMIT) -> _Wire:
+    """Return the fields of a message by number; raises `ProtobufError`, also beyond `most`."""
     wire: _Wire = {}
-    position, end = 0, len(view)
+    position, end, fields = 0, len(view), 0
     while position < end:
-        _fields_left[0] -= 1
-        if _fields_left[0] < 0:
+        fields += 1
+        if fields > most:
             raise ProtobufError(f"it has more than {FIELDS_LIMIT} fields; send it as JSON")
         key, position = _varint(view, position)
         number, form = key >> 3, key & 7
@@ -147,11 +163,11 @@ def _joined(wire: _Wire, number: int) -> bytes:
 # Messages: fields get their names.
 
 
-def _object(message: MessageType, raw: bytes, depth: int) -> dict[str, Any]:
-    if depth > MAX_DEPTH:
+def _object(message: MessageType, raw: bytes, depth: _Depth) -> dict[str, Any]:
+    if depth.level > MAX_DEPTH:
         raise ProtobufError(f"nested deeper than {MAX_DEPTH} messages")
     values: dict[str, Any] = {}
-    for number, chunks in split(raw).items():
+    for number, chunks in depth.split(raw).items():
         field = message.fields.get(number)
         if field is None:
             continue  # from a later release than the table; the real server ignores it too
@@ -163,7 +179,7 @@ def _object(message: MessageType, raw: bytes, depth: int) -> dict[str, Any]:
     return values
 
 
-def _field(field: Field, number: int, chunks: list[int | bytes], depth: int) -> Any:
+def _field(field: Field, number: int, chunks: list[int | bytes], depth: _Depth) -> Any:
     if field.many == "map":
         return dict(_entry(field, chunk, depth) for chunk in chunks)
     read = _READERS.get(field.type)
@@ -187,23 +203,23 @@ def _unpacked(chunk: int | bytes) -> list[int]:
     return numbers
 
 
-def _entry(field: Field, chunk: int | bytes, depth: int) -> tuple[str, Any]:
+def _entry(field: Field, chunk: int | bytes, depth: _Depth) -> tuple[str, Any]:
     if isinstance(chunk, int):
         raise ProtobufError(f"an entry of {field.name} is a number")
-    wire = split(chunk)
+    wire = depth.split(chunk)
     values = wire.get(2, [b""])
     return _text(_joined(wire, 1)), _value(field.type, values[-1], depth)
 
 
-def _value(kind: str, chunk: int | bytes, depth: int) -> Any:
+def _value(kind: str, chunk: int | bytes, depth: _Depth) -> Any:
     if read := _READERS.get(kind):
         return read(chunk)
     if isinstance(chunk, int):
         raise ProtobufError(f"a number where {kind} should be")
     message = _message(kind)
     if message.special:
-        return _SPECIAL[message.special](message, chunk, depth + 1)
-    return _object(message, chunk, depth + 1)
+        return _SPECIAL[message.special](message, chunk, depth.below())
+    return _object(message, chunk, depth.below())
 
 
 def _is_zero(value: Any) -> bool:
@@ -268,18 +284,20 @@ _READERS: Mapping[str, Callable[[int | bytes], Any]] = {
 # Messages whose JSON is not an object of their fields.
 
 
-def _quantity(message: MessageType, raw: bytes, depth: int) -> str:
+def _quantity(message: MessageType, raw: bytes, depth: _Depth) -> str:
     return _object(message, raw, depth).get("string") or "0"
 
 
-def _int_or_string(message: MessageType, raw: bytes, depth: int) -> int | str:
+def _int_or_string(message: MessageType, raw: bytes, depth: _Depth) -> int | str:
     parts = _object(message, raw, depth)
     if parts.get("type", 0) == 0:
         return int(parts.get("intVal", 0))
     return str(parts.get("strVal", ""))
 
 
-def _moment(message: MessageType, raw: bytes, depth: int) -> tuple[datetime.datetime, int] | None:
+def _moment(
+    message: MessageType, raw: bytes, depth: _Depth
+) -> tuple[datetime.datetime, int] | None:
     parts = _object(message, raw, depth)
     seconds, nanos = parts.get("seconds", 0), parts.get("nanos", 0)
     if seconds == nanos == 0:
@@ -290,19 +308,19 @@ def _moment(message: MessageType, raw: bytes, depth: int) -> tuple[datetime.date
         raise ProtobufError(f"{seconds} s is not a time between the years 1 and 9999") from None
 
 
-def _time(message: MessageType, raw: bytes, depth: int) -> str | None:
+def _time(message: MessageType, raw: bytes, depth: _Depth) -> str | None:
     moment = _moment(message, raw, depth)
     return moment and f"{moment[0].replace(tzinfo=None).isoformat()}Z"
 
 
-def _micro_time(message: MessageType, raw: bytes, depth: int) -> str | None:
+def _micro_time(message: MessageType, raw: bytes, depth: _Depth) -> str | None:
     moment = _moment(message, raw, depth)
     return moment and f"{moment[0].replace(tzinfo=None).isoformat()}.{moment[1] // 1000:06}Z"
 
 
-def _json(message: MessageType, raw: bytes, depth: int) -> Any:
+def _json(message: MessageType, raw: bytes, depth: _Depth) -> Any:
     (number,) = message.fields
-    text = _joined(split(raw), number)
+    text = _joined(depth.split(raw), number)
     if not text:
         return None
     if is_protobuf(text):
@@ -315,26 +333,26 @@ def _json(message: MessageType, raw: bytes, depth: int) -> Any:
     return value
 
 
-def _list(message: MessageType, raw: bytes, depth: int) -> Any:
+def _list(message: MessageType, raw: bytes, depth: _Depth) -> Any:
     return _object(message, raw, depth).get("items", [])
 
 
-def _schema_or_array(message: MessageType, raw: bytes, depth: int) -> Any:
+def _schema_or_array(message: MessageType, raw: bytes, depth: _Depth) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("jSONSchemas") or parts.get("schema")
 
 
-def _schema_or_bool(message: MessageType, raw: bytes, depth: int) -> Any:
+def _schema_or_bool(message: MessageType, raw: bytes, depth: _Depth) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("schema", parts.get("allows", False))
 
 
-def _schema_or_strings(message: MessageType, raw: bytes, depth: int) -> Any:
+def _schema_or_strings(message: MessageType, raw: bytes, depth: _Depth) -> Any:
     parts = _object(message, raw, depth)
     return parts.get("property") or parts.get("schema")
 
 
-_SPECIAL: Mapping[str, Callable[[MessageType, bytes, int], Any]] = {
+_SPECIAL: Mapping[str, Callable[[MessageType, bytes, _Depth], Any]] = {
     "quantity": _quantity,
     "intOrString": _int_or_string,
     "time": _time,
