@@ -161,11 +161,11 @@ def test_subpaths_of_config_maps_and_of_new_folders_work(box: Any) -> None:
         )
         await box.create(
             "tidy",
-            "cat /etc/app.conf; echo more > /work/file; cat /all/x/y/file;"
+            "cat /etc/app.conf; echo more > /scratch/file; cat /all/x/y/file;"
             " ls /proc/self/fd | wc -w",
             volumeMounts=[
                 {"name": "settings", "mountPath": "/etc/app.conf", "subPath": "a.conf"},
-                {"name": "data", "mountPath": "/work", "subPath": "x/y"},
+                {"name": "data", "mountPath": "/scratch", "subPath": "x/y"},
                 {"name": "data", "mountPath": "/all"},
             ],
             pod={
