@@ -153,6 +153,7 @@ def print_report(report: BenchReport, console: Console) -> None:
 
 
 def _figure(value: float | None) -> str:
+    """Format a figure for the table: four digits below 100, whole above; "" for none."""
     if value is None:
         return ""
     if value and abs(value) < 100:
