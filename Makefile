@@ -60,6 +60,7 @@ lint: setup
 
 types: setup
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini tests
 
 layers: setup
 	@$(BIN)/lint-imports --no-logo

@@ -91,7 +91,9 @@ class FakeHost:
         finally:
             self._watchers.remove(entry)
 
-    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+    async def create(
+        self, kind: Kind, obj: Object, namespace: str | None = None, *, with_status: bool = False
+    ) -> Object:
         await self._arrive()
         with self._writing():
             key = (kind.plural, namespace or "", obj["metadata"]["name"])
@@ -143,7 +145,10 @@ class FakeHost:
             self.mark_deleted(kind, name, namespace or "")
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("the exchange binds no pods")
+
+    async def request_token(self, namespace: str, account: str, request: Object) -> Object:
+        raise NotImplementedError("the exchange asks for no tokens")
 
     async def _arrive(self) -> None:
         await asyncio.sleep(0)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -155,7 +157,7 @@ def test_a_gang_of_parts_and_blocks_is_won_whole(market: Market) -> None:
 
 
 def test_a_gang_has_left_when_all_of_it_has() -> None:
-    def shown(part: int, **metadata: str) -> dict[str, object]:
+    def shown(part: int, **metadata: Any) -> dict[str, object]:
         return shown_lease("b1", f"lease-abc-{part}", **metadata)
 
     gone = {"deletionTimestamp": "2026-11-16T00:00:00Z"}

@@ -107,7 +107,7 @@ def test_a_late_cache_does_no_harm(tmp_path: Path) -> None:
         made = lease_object(stage.ledger.live_leases()[0])
         made["metadata"].update(uid="there", resourceVersion="1")
         key = ("gpuleases", "agent-trainer", made["metadata"]["name"])
-        stage.host.objects[key] = made
+        stage.host.objects[key] = dict(made)
         assert await stage.exchange.project() == 0
         assert stage.lease("trainer", "train")["status"]["phase"] == "Pending"
 

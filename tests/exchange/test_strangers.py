@@ -80,7 +80,7 @@ def test_a_part_that_is_claimed_keeps_its_gpu_from_sale() -> None:
 
 
 def test_a_leases_own_claim_holds_nothing_against_it_and_a_label_alone_makes_none() -> None:
-    marks = {labels.AGENT: "trainer", labels.LEASE: "lease-1"}
+    marks: dict[str, Any] = {labels.AGENT: "trainer", labels.LEASE: "lease-1"}
     assert not closed(taken((claim("gpu-0", namespace="agent-trainer", **marks),)))
     assert list(closed(taken((claim("gpu-0", namespace="lab", **marks),)))) == ["gpu-0"]
 

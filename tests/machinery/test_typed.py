@@ -10,6 +10,7 @@ import structlog
 
 from bidplane.api.kinds import BID
 from bidplane.api.reading import Bid, read_bid
+from bidplane.kube.client import EventType
 from bidplane.machinery.informer import Informer
 from bidplane.machinery.typed import TypedCache
 from bidplane.sim.loop import VirtualClock
@@ -35,7 +36,7 @@ class Story:
             "uid": name,
             "resourceVersion": str(self.revision),
         }
-        event = "DELETED" if gone else "MODIFIED"
+        event: EventType = "DELETED" if gone else "MODIFIED"
         self.informer._apply(event, {"metadata": metadata, "spec": spec})
 
 

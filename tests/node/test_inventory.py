@@ -103,9 +103,10 @@ def test_counters_allow_exactly_the_layouts_the_hardware_has(memory: str) -> Non
     request = DeviceRequest("r", "", "c", False, 1, (), (), False, {})
     dice = random.Random(memory)
     agreed = {True: 0, False: 0}
+    unset: dict[str, Any] = {}
     for _ in range(1500):
         chosen = dice.sample(slots, dice.randrange(1, 6))
-        uses = [(0, request, parts[slot.profile, slot.start], {}) for slot in chosen]
+        uses = [(0, request, parts[slot.profile, slot.start], unset) for slot in chosen]
         fits = not list(counter_problems(uses, pools, AllocatedDevices()))
         assert fits == (not mig.problem(chosen, gigabytes)), chosen
         agreed[fits] += 1
@@ -117,8 +118,9 @@ def test_a_whole_gpu_leaves_nothing_to_cut() -> None:
     pools = Slices(read_slices(slices_of(machine))).pools("n", {})
     request = DeviceRequest("r", "", "c", False, 1, (), (), False, {})
     whole, *parts = pools[0].devices
+    unset: dict[str, Any] = {}
     for part in parts:
-        uses = [(0, request, whole, {}), (0, request, part, {})]
+        uses = [(0, request, whole, unset), (0, request, part, unset)]
         assert list(counter_problems(uses, pools, AllocatedDevices()))
 
 

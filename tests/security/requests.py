@@ -70,12 +70,13 @@ ODD: tuple[Any, ...] = (
     *TEXTS,
 )
 # Tokens of a list that goes on: of this revision, of none, of no list at all.
+POSITIONS: tuple[Any, ...] = (
+    *([1, "default", "a"], [9, "", ""], [-1, "", ""], [2**63, "", "\x00"], [2**70, "", ""]),
+    *([1], {}, "a", [1, 2, 3], [[[]]], [1.5, "", ""]),
+)
 TOKENS = tuple(
-    base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=")
-    for part in (
-        *([1, "default", "a"], [9, "", ""], [-1, "", ""], [2**63, "", "\x00"], [2**70, "", ""]),
-        *([1], {}, "a", [1, 2, 3], [[[]]], [1.5, "", ""]),
-    )
+    base64.urlsafe_b64encode(json.dumps(position).encode()).decode().rstrip("=")
+    for position in POSITIONS
 )
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "get")
 PATCHES = (

@@ -7,7 +7,7 @@ Each test is one story of `docs/agents.md`, told through the API alone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,7 @@ class Stage:
 
         await self.world.until(ready, within=60)
 
-    async def apply(self, agent: str, wanted: dict[str, Any], kind: Any = POD) -> None:
+    async def apply(self, agent: str, wanted: Mapping[str, Any], kind: Any = POD) -> None:
         await self.world.client(agent).create(kind, wanted, "default")
 
     async def pod(self, agent: str, name: str) -> Any:
@@ -373,7 +373,7 @@ def test_a_host_node_dies_and_its_work_goes_on_elsewhere(tmp_path: Path, slices_
     async def story(stage: Stage) -> None:
         await stage.agent("trainer")
         await stage.apply("trainer", pod("bare", seconds=20))
-        job = {
+        job: dict[str, Any] = {
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": "job"},

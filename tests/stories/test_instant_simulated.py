@@ -208,7 +208,8 @@ def test_the_stream_waits_for_no_round_and_disturbs_nobody() -> None:
 def test_a_pod_may_rather_wait() -> None:
     async def story(world: World) -> None:
         chat = world.client("chat")
-        await insist(chat, POD, pod("calm", **{"seconds": "1", labels.INSTANT: "false"}))
+        patient: dict[str, Any] = {labels.INSTANT: "false"}
+        await insist(chat, POD, pod("calm", seconds="1", **patient))
         await started(world, "chat", "calm")
         await world.until(lambda: is_in(world, "chat", "calm", "Succeeded"), within=LONGEST)
         (lease,) = leases(world, "chat")

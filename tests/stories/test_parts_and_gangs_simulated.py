@@ -232,7 +232,8 @@ def test_a_claim_of_the_mig_class_is_given_a_leased_instance() -> None:
         requests = [{"name": "part", "exactly": exactly}]
         claim = {"metadata": {"name": "part"}, "spec": {"devices": {"requests": requests}}}
         await plane.create(RESOURCE_CLAIM, claim, "default")
-        wants = pod("user", **{"bidplane.dev__bid": "mine"})
+        through_bid: dict[str, Any] = {"bidplane.dev__bid": "mine"}
+        wants = pod("user", **through_bid)
         wants["spec"]["resourceClaims"] = [{"name": "part", "resourceClaimName": "part"}]
         wants["spec"]["containers"][0]["resources"] = {"claims": [{"name": "part"}]}
         await plane.create(POD, wants, "default")

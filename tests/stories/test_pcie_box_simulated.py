@@ -129,9 +129,10 @@ def test_pods_fill_a_box_to_its_last_card_on_the_best_linked_sets() -> None:
 def test_one_link_domain_is_had_where_it_is_asked_for() -> None:
     async def story(world: World) -> None:
         plane = world.client("trainer")
-        await plane.create(POD, pod("tp", 4, **{labels.LINK: "domain"}), "default")
+        linked: dict[str, Any] = {labels.LINK: "domain"}
+        await plane.create(POD, pod("tp", 4, **linked), "default")
         assert "link domain" in await said(world, "tp", "LargerThanEveryDomain")
-        await plane.create(POD, pod("pair", 2, **{labels.LINK: "domain"}), "default")
+        await plane.create(POD, pod("pair", 2, **linked), "default")
         assert await runs_on(world, "pair") in ([0, 1], [2, 3], [4, 5], [6, 7])
 
     played(story, BRIDGES)

@@ -95,7 +95,7 @@ def test_ranks_find_each_other(machine: Installation) -> None:
         "spec": {"clusterIP": "None", "selector": {"app": "train"}},
     }
     index = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-    env = [
+    env: list[dict[str, Any]] = [
         {"name": "RANK", "valueFrom": {"fieldRef": {"fieldPath": index}}},
         {"name": "WORLD_SIZE", "value": "2"},
         {"name": "MASTER_ADDR", "value": "train-0.ranks"},

@@ -16,8 +16,6 @@ import sys
 import time
 from pathlib import Path
 
-from tests.streams.localruntime import LocalRuntime
-
 from bidplane.api.kinds import NODE, POD
 from bidplane.api.times import rfc3339
 from bidplane.errors import AlreadyExists, NotFound
@@ -33,6 +31,7 @@ from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.identity.credentials import Identity, Tokens
 from bidplane.testing.certificates import Authority
 from bidplane.web.podstreams import NodeStreams
+from streams.localruntime import LocalRuntime
 
 KUBECONFIG = """\
 apiVersion: v1

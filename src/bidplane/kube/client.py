@@ -35,13 +35,8 @@ class WatchEvent(msgspec.Struct, frozen=True):
     object: Object
 
 
-class KubeClient(Protocol):
-    """
-    A connection to one Kubernetes API. Every method raises `bidplane.errors.ApiError` (or a
-    subclass) when refused.
-    """
-
-    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object: ...
+class WatchingClient(Protocol):
+    """The reads of a Kubernetes API that an informer makes."""
 
     async def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
@@ -64,6 +59,15 @@ class KubeClient(Protocol):
         Raises `Gone` when that revision is no longer in history: list again.
         """
         ...
+
+
+class KubeClient(WatchingClient, Protocol):
+    """
+    A connection to one Kubernetes API. Every method raises `bidplane.errors.ApiError` (or a
+    subclass) when refused.
+    """
+
+    async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object: ...
 
     async def create(
         self,

@@ -18,7 +18,7 @@ import structlog
 from bidplane.api.kinds import Kind
 from bidplane.api.objects import is_deleted, uid_of
 from bidplane.errors import ApiError, Gone
-from bidplane.kube.client import EventType, KubeClient, Object, WatchEvent
+from bidplane.kube.client import EventType, Object, WatchEvent, WatchingClient
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.latch import Latch
 
@@ -36,7 +36,13 @@ class Informer:
     """A cache of one kind: `run()` keeps it current; `synced` is set once the first list is in."""
 
     def __init__(
-        self, client: KubeClient, kind: Kind, *, clock: Clock, labels: str = "", fields: str = ""
+        self,
+        client: WatchingClient,
+        kind: Kind,
+        *,
+        clock: Clock,
+        labels: str = "",
+        fields: str = "",
     ) -> None:
         self.kind = kind
         self.synced = Latch()

@@ -47,7 +47,13 @@ class PlaneReference(msgspec.Struct, frozen=True):
     url: str
 
 
-class PlaneDriver(Protocol):
+class PlaneClients(Protocol):
+    """Connects to planes by name."""
+
+    def client(self, name: str) -> KubeClient: ...
+
+
+class PlaneDriver(PlaneClients, Protocol):
     """Creates and deletes planes."""
 
     async def ensure(self, name: str, uid: str, limits: PlaneLimits) -> PlaneReference:
@@ -57,8 +63,6 @@ class PlaneDriver(Protocol):
     async def delete(self, name: str) -> None:
         """Delete the plane and revoke its credentials; no error if it does not exist."""
         ...
-
-    def client(self, name: str) -> KubeClient: ...
 
 
 _READERS: dict[Kind, Callable[[Object], Any]] = {
@@ -172,7 +176,7 @@ class PlaneCache:
 class PlaneCaches:
     """The open planes, by name."""
 
-    def __init__(self, driver: PlaneDriver, kinds: Sequence[Kind], *, clock: Clock) -> None:
+    def __init__(self, driver: PlaneClients, kinds: Sequence[Kind], *, clock: Clock) -> None:
         self._driver = driver
         self._kinds = tuple(kinds)
         self._clock = clock

@@ -33,7 +33,7 @@ def nic(count: int = 1, *selectors: str) -> Json:
     return gpus(count, *selectors, cls="nic.example.com")
 
 
-def bid_of(*requests: Json, constraints: list[Json] | None = None) -> Json | None:
+def bid_of(*requests: Json | list[Json], constraints: list[Json] | None = None) -> Json | None:
     """Each request is exactly one form, or a list of forms of which the first that can be had."""
     made = [
         {"name": f"r{n}", "exactly": one}

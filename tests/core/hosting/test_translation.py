@@ -1,5 +1,7 @@
 """A plane's objects on the host: names apart, nothing of the plane left, nothing of it lost."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -284,7 +286,7 @@ containers = st.lists(
     ),
     max_size=2,
 )
-volumes = st.lists(
+volumes: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
     st.fixed_dictionaries({"configMap": named()})
     | st.fixed_dictionaries({"secret": named("secretName")})
     | st.fixed_dictionaries(

@@ -22,7 +22,7 @@ def lease(phase: str = "Draining", **status: Any) -> GPULease:
     return as_lease({"metadata": {"name": "lease-1"}, "status": {"phase": phase, **status}})
 
 
-def pod(phase: str = "Running", grace: int = 30, **annotations: str) -> dict[str, Any]:
+def pod(phase: str = "Running", grace: int = 30, **annotations: Any) -> dict[str, Any]:
     return {
         "metadata": {"name": "train", "annotations": annotations},
         "spec": {"terminationGracePeriodSeconds": grace},
@@ -30,7 +30,8 @@ def pod(phase: str = "Running", grace: int = 30, **annotations: str) -> dict[str
     }
 
 
-SAVES = {labels.CHECKPOINT_COMMAND: "save"}
+SAVES: dict[str, Any] = {labels.CHECKPOINT_COMMAND: "save"}
+SAVED = SAVES | {labels.CHECKPOINT: "done"}
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_checkpoint_may_take_what_the_shutdown_leaves(
         (pod(), pod()),  # it does not save
         (pod(**SAVES), None),
         (pod(**SAVES), pod("Pending")),
-        (pod(**SAVES, **{labels.CHECKPOINT: "done"}), pod()),
+        (pod(**SAVED), pod()),
     ],
 )
 def test_who_has_nothing_to_save_is_not_waited_for(

@@ -133,8 +133,10 @@ def shelves(draw: st.DrawFn) -> tuple[list[Shelf], list[tuple[str, Block]]]:
     for i in range(draw(st.integers(1, 6))):
         devices = [f"d{i}/{n}" for n in range(draw(st.integers(0, 9)))]
         kept = draw(st.integers(0, len(devices)))
-        gone, leaving = devices[kept:], {}
-        if gone and draw(st.booleans()):
+        gone = devices[kept:]
+        leaving: dict[str, tuple[str, ...]] = {}
+        leave_soon = draw(st.booleans()) if gone else False
+        if leave_soon:
             half = draw(st.integers(1, len(gone)))
             leaving = {f"l{i}a": tuple(gone[:half])}
             if gone[half:]:

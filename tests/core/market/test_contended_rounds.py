@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple
 from unittest import mock
 
@@ -158,7 +159,9 @@ def who_pays(world: World, inside: list[Party]) -> dict[str, str]:
         if fits(world, [*stay, *bids, *seated]):
             continue
         # Those it spares leave last and return first; the others by rank.
-        order = sorted(seated, key=lambda lease, bid=bid: (not spares(bid, lease), lease.rank))
+        spared = [lease for lease in seated if spares(bid, lease)]
+        others = [lease for lease in seated if lease not in spared]
+        order = sorted(spared, key=attrgetter("rank")) + sorted(others, key=attrgetter("rank"))
         left = list(order)
         while left and not fits(world, [*stay, *bids, *left]):
             left.pop()
@@ -436,7 +439,7 @@ def test_no_agent_loses_a_lease_in_a_large_lot_when_nobody_else_bids(world: Worl
             own = {lease.id for lease in world.leases if lease.agent == agent}
             result = played(world._replace(bids=bids))
             assert not own & {displaced.lease for displaced in result.displaced}
-            outcomes = [o.ask for o in (*result.won, *result.lost)]
+            outcomes = [won.ask for won in result.won] + [lost.ask for lost in result.lost]
             assert sorted(outcomes) == sorted(bid.id for bid in bids)
 
 

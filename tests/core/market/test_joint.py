@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
@@ -351,15 +352,15 @@ def lot(name: str, *sizes: int, base: int = 100) -> Lot:
     return Lot(name=name, base=base, posted=base, domains=domains)
 
 
-def ask(id: str, price: int, *needs: tuple[str, int], one_node: bool = False, **more: int) -> Ask:
+def ask(id: str, price: int, *needs: tuple[str, int], one_node: bool = False, **more: Any) -> Ask:
     (first, gpus), *others = needs
-    common = {"id": id, "agent": id, "owner": id, "price": price}
+    common: dict[str, Any] = {"id": id, "agent": id, "owner": id, "price": price}
     return Ask(
-        **common,  # type: ignore[arg-type]
+        **common,
         gpus=gpus,
         lot=first,
         hold={"h100": 10, "l40": 10},
-        also=tuple(Ask(**common, gpus=n, lot=name) for name, n in others),  # type: ignore[arg-type]
+        also=tuple(Ask(**common, gpus=n, lot=name) for name, n in others),
         one_node=one_node,
         **more,
     )

@@ -355,7 +355,8 @@ def test_offering_more_does_not_lead_to_another_lot(bids, instead, here, there) 
         asks = [ask(f"bid-{n}", gpus, price, pool="") for n, (gpus, price) in enumerate(bids)]
         asks[0] = ask("bid-0", bids[0][0], offered, pool="")
         result = play(lots, asks, leases)
-        return next(one.lot for one in (*result.won, *result.lost) if one.ask == "bid-0")
+        won = {award.ask: award.lot for award in result.won}
+        return (won | {loss.ask: loss.lot for loss in result.lost})["bid-0"]
 
     assert lot_of_the_first(bids[0][1]) == lot_of_the_first(instead)
 

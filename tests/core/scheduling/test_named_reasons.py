@@ -79,7 +79,9 @@ def test_a_gang_whose_strategy_offers_nothing_now_is_told_so() -> None:
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_a_pod_that_requires_what_no_node_keeps_is_told_the_field(gpus: int) -> None:
-    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}
+    apart: dict[str, Any] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}
+    }
     reason, message = explanation(plan_for(pod(gpus=gpus, affinity=apart)))
     assert reason == "NotSupported"
     assert message.startswith("spec.affinity.podAntiAffinity")
