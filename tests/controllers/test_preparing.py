@@ -67,7 +67,10 @@ def test_a_lease_whose_devices_cannot_be_prepared_is_given_back(stories, how):
             expected = "h100-a/gpu-1 was not prepared in 600 s"
         assert (await site.lease())["metadata"]["deletionTimestamp"], "the exchange is asked"
         assert await site.all(site.host, POD) == []
-        messages = [event["message"] for event in await site.all(site.plane, EVENT)]
-        assert any(expected in message for message in messages), messages
+        events = await site.all(site.plane, EVENT)
+        (failed,) = [event for event in events if event["reason"] == "DeviceFailed"]
+        assert expected in failed["message"]
+        assert failed["type"] == "Warning"
+        assert failed["involvedObject"]["kind"] == "Pod"
 
     stories(story)
