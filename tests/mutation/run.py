@@ -16,14 +16,15 @@ copy of the source; the tree is never touched.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,12 +50,23 @@ TESTED_THROUGH = {
 
 
 def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
-    """Return `count` mutants of the packages, drawn by the seed alone."""
-    everything: list[Mutant] = []
+    """
+    Return `count` mutants of the packages, drawn by the seed.
+
+    Each possible mutant has a lot number of its own, from the seed, its file and its text. So a
+    change of one file leaves the mutants drawn from the others as they were.
+    """
+    numbered: list[tuple[bytes, Mutant]] = []
     for folder in folders:
         for path in sorted((ROOT / PACKAGE / folder).rglob("*.py")):
-            everything += mutants(path.relative_to(ROOT), path.read_bytes())
-    return sorted(random.Random(seed).sample(sorted(everything), count))
+            module, source = path.relative_to(ROOT), path.read_bytes()
+            seen: Counter[str] = Counter()
+            for mutant in mutants(module, source):
+                text = f"{mutant.before(source)} → {mutant.replacement}"
+                seen[text] += 1
+                identity = f"{seed} {module.as_posix()} {text} {seen[text]}"
+                numbered.append((hashlib.sha256(identity.encode()).digest(), mutant))
+    return sorted(mutant for _, mutant in sorted(numbered)[:count])
 
 
 def tests_of(module: Path) -> list[str]:

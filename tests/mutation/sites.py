@@ -48,9 +48,14 @@ class Mutant:
     def apply(self, source: bytes) -> bytes:
         return source[: self.start] + self.replacement.encode() + source[self.end :]
 
+    def before(self, source: bytes) -> str:
+        """Return the text that the mutant replaces, on one line."""
+        return " ".join(source[self.start : self.end].decode().split())
+
     def describe(self, source: bytes) -> str:
-        before = " ".join(source[self.start : self.end].decode().split())
-        return f"{self.file}:{self.line}: {before} → {' '.join(self.replacement.split())}"
+        return (
+            f"{self.file}:{self.line}: {self.before(source)} → {' '.join(self.replacement.split())}"
+        )
 
 
 def mutants(file: Path, source: bytes) -> Iterator[Mutant]:
