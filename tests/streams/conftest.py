@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[1]
 
 
 class Kubectl:
@@ -49,8 +49,8 @@ class Kubectl:
 
 @contextlib.contextmanager
 def site(mode: str, folder: Path, *arguments: str) -> Iterator[None]:
-    command = [sys.executable, "-m", "tests.streams.site", mode, str(folder), *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    command = [sys.executable, "-m", "streams.site", mode, str(folder), *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS)
     assert process.stdout is not None
     assert process.stdout.readline().strip() == "ready", "the site did not start"
     try:
