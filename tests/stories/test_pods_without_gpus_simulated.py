@@ -134,6 +134,30 @@ def test_it_runs_on_cpu_that_an_owner_offers_and_agents_share_that() -> None:
     played(story, OFFERING, "trainer", "chat")
 
 
+def test_a_pod_on_an_offer_that_is_withdrawn_has_its_grace_period() -> None:
+    async def story(world: World) -> None:
+        plane = world.client("trainer")
+        web = pod("web", terminationGracePeriodSeconds=20)
+        web["metadata"]["annotations"][labels.SIMULATED_SHUTDOWN_SECONDS] = "15"
+        await plane.create(POD, web, "default")
+        await runs(world, "web")
+        withdrawn = {labels.OFFERS_CPU: None, labels.OFFERS_MEMORY: None}
+        await world.client().patch(NODE, "box", {"metadata": {"annotations": withdrawn}})
+        await over(world, "offered-box")
+        at = world.clock.now()
+        # The node is gone, and the pod still has the time that it asked for.
+        ending = await plane.get(POD, "web", "default")
+        assert ending["metadata"]["deletionGracePeriodSeconds"] == 20
+
+        async def gone() -> bool:
+            return not (await plane.list(POD, "default")).items
+
+        await world.until(gone, within=60)
+        assert 10 <= world.clock.now() - at <= 25
+
+    played(story, OFFERING)
+
+
 def test_no_machine_has_five_thousand_cpus_and_the_bid_says_so() -> None:
     async def story(world: World) -> None:
         plane = world.client("trainer")

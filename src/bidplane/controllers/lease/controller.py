@@ -20,7 +20,6 @@ from bidplane.controllers.lease.eviction import LeaseEviction
 from bidplane.controllers.lease.pods import LeasePods
 from bidplane.controllers.lease.projection import LeaseProjection
 from bidplane.core.leases import nodes
-from bidplane.core.nodes.offers import host_node_of
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
@@ -97,13 +96,15 @@ class LeaseController:
         """Bring the plane's view of one lease up to date; return the delay until the next run."""
         agent, name = key
         plane = self._planes.get(agent)
-        if plane is None or host_node_of(name):
-            return None  # an offered host node, not a lease
+        if plane is None:
+            return None
         namespace = host_namespace(agent)
         if self._host.leases.is_invalid(namespace, name):
             return None  # what nobody can read is neither shown nor ended
         lease = self._host.leases.get(namespace, name)
         mirror = next((m for m in plane.leases.items() if m.name == name), None)
+        if lease is None and mirror is None and _is_offered(plane.nodes.get(None, name)):
+            return None  # the offers controller's node, not a lease's
         if lease is None or lease.phase == Phase.RELEASED:
             await self._eviction.remove_pods(plane, name)
             await self._projection.remove(plane, name, mirror)
@@ -120,3 +121,7 @@ class LeaseController:
         else:
             await self._eviction.follow_host(plane, lease)
         return None
+
+
+def _is_offered(node: Node | None) -> bool:
+    return node is not None and labels.OFFERED in node.labels

@@ -109,9 +109,11 @@ class LeaseEviction:
         """
         Delete the plane's pods of a lease that has ended: a pod cannot outlive its node, and on
         the host it is already gone. One that was bound while the lease ended never ran, and bids
-        again.
+        again. Pods on a host node whose offer was withdrawn end with their own grace.
         """
         for pod in self._pods.in_plane(plane, name):
+            if self._is_on_offer(plane, pod):
+                continue
             if not pod.is_deleted:
                 await self._save_template(plane, pod)
             await delete_pod(plane.client, pod, grace_seconds=0)
@@ -189,10 +191,17 @@ class LeaseEviction:
         annotation = notice.annotation(reclaim_notice)
         if pod.annotations.get(labels.NOTICE) != annotation:
             await annotate(plane.client, pod, {labels.NOTICE: annotation})
-        host_pod = self._host.pods.get(
+        host_pod = self._host_pod(plane, pod)
+        return notice.checkpoint_wait(reclaim_notice, pod, host_pod, now=self._clock.now())
+
+    def _is_on_offer(self, plane: PlaneCache, pod: Pod) -> bool:
+        host_pod = self._host_pod(plane, pod)
+        return host_pod is not None and labels.OFFERED in host_pod.labels
+
+    def _host_pod(self, plane: PlaneCache, pod: Pod) -> Pod | None:
+        return self._host.pods.get(
             host_namespace(plane.name), host_name(pod.namespace, pod.name)
         )
-        return notice.checkpoint_wait(reclaim_notice, pod, host_pod, now=self._clock.now())
 
     async def _add_disruption_condition(self, plane: PlaneCache, pod: Pod, message: str) -> None:
         """Set the condition DisruptionTarget: a Job does not count such a pod as failed."""

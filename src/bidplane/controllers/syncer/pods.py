@@ -30,7 +30,6 @@ from bidplane.controllers.syncer.ephemeralcontainers import copy_ephemeral_conta
 from bidplane.core.devices import bindingconditions
 from bidplane.core.hosting import hostnames, hostpods, translation
 from bidplane.core.nodes import offers
-from bidplane.core.nodes.offers import host_node_of
 from bidplane.core.scheduling import wants_gpus
 from bidplane.errors import NotFound
 from bidplane.machinery.clock import Clock
@@ -85,8 +84,9 @@ class PodSync:
         Run a bound pod on the host: claim its lease, prepare its devices, create the host pod.
         Return the delay until the next look while devices are being prepared.
         """
-        if node := host_node_of(pod.node_name):
-            await self._create_on_offer(plane, pod, node)
+        node = plane.nodes.get(None, pod.node_name)
+        if node is not None and (offered := node.labels.get(labels.OFFERED)):
+            await self._create_on_offer(plane, pod, offered)
             return None
         lease = self._lease(plane, pod)
         if lease is None or lease.is_deleted:

@@ -31,11 +31,6 @@ def offer_of(host_node: Object) -> dict[str, Fraction]:
     return offer if offer.get("cpu", 0) > 0 and offer.get("memory", 0) > 0 else {}
 
 
-def host_node_of(node: str) -> str:
-    """Return the host's node behind a plane's node of an offer; "" for any other node."""
-    return node.removeprefix(PREFIX) if node.startswith(PREFIX) else ""
-
-
 def left_of(offer: dict[str, Fraction], pods: Iterable[Object]) -> dict[str, Fraction]:
     """Return the resources of an offer that its pods have not taken."""
     remaining = {**offer, "pods": Fraction(_PODS)}
