@@ -299,6 +299,19 @@ def test_refusals_have_names() -> None:
     }
     assert {loss.ask: loss.short for loss in result.lost if loss.short} == {"poor": 1}
     assert {loss.ask: loss.price_to_win for loss in result.lost}["low"] == 100
+    messages = {loss.ask: explain(loss) for loss in result.lost}
+    assert messages["lost"] == (
+        "there is no pool nowhere; name one of a100 and h100, or none to let the exchange choose"
+    )
+
+
+def test_the_largest_block_is_one_that_the_domains_have() -> None:
+    domain = Domain(name="h100-d0", size=4, free=tuple(f"h100/{i}" for i in range(4)))
+    four = msgspec.structs.replace(lot(4), domains=(domain,), chain=(8, 4, 2, 1))
+    (loss,) = play([four], [ask("six", 6, 200)]).lost
+    assert loss.reason is BidReason.LARGER_THAN_EVERY_DOMAIN
+    assert loss.largest == 4
+    assert "blocks of up to 4 GPUs are sold" in explain(loss)
 
 
 def test_one_gpu_is_not_several() -> None:

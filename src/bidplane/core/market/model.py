@@ -236,6 +236,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     option: int = 0
     weight: int = 0  # what it would have paid, of its price, in 56ths
     largest: int = CHAIN[0]  # LargerThanEveryDomain: the most that is sold in one block there
+    no_such_pool: str = ""  # NoSuchPool: the one it names
+    pools: tuple[str, ...] = ()  # NoSuchPool: those that there are
     withheld: str = ""  # where there was no room: what of the lot nobody new gets now
     by_lot: dict[str, int] = {}  # of several lots: how many of each
     missing: tuple[str, ...] = ()  # of those, where somebody is in its way

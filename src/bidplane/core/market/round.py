@@ -96,7 +96,12 @@ def admit(round_input: RoundInput) -> tuple[list[Admitted], list[RefusedBid]]:
             admitted.append(Admitted(ask, lot, block, hold, entry.option))
         else:
             loss = loss_of(ask, block, lot, entry.option, reason=reason, short=missing)
-            loss = msgspec.structs.replace(loss, largest=entry.largest)
+            loss = msgspec.structs.replace(
+                loss,
+                largest=entry.largest,
+                no_such_pool=entry.no_such_pool,
+                pools=tuple(sorted(lots)) if entry.no_such_pool else (),
+            )
             refused.append(RefusedBid(ask, loss, block))
     return admitted, refused
 
@@ -110,6 +115,7 @@ class _Entry(NamedTuple):
     lot: Lot | None = None
     problem: BidReason | None = None
     largest: int = CHAIN[0]  # what may be asked for in one block, if it is too large for all
+    no_such_pool: str = ""  # the pool that it names, if there is none of that name
 
 
 def _entry(first: Ask, lots: Mapping[str, Lot], router: Router, joiner: Joiner) -> _Entry:
@@ -170,7 +176,12 @@ def _in_one_domain(ask: Ask, router: Router) -> tuple[str, Block] | None:
 
 
 def _refused(ask: Ask, option: int, problem: BidReason, router: Router) -> _Entry:
-    if problem is not BidReason.LARGER_THAN_EVERY_DOMAIN:
-        return _Entry(ask, option, problem=problem)
-    largest = min(map(router.largest, (ask, *ask.also)))
-    return _Entry(ask, option, problem=problem, largest=largest)
+    needs = (ask, *ask.also)
+    match problem:
+        case BidReason.LARGER_THAN_EVERY_DOMAIN:
+            return _Entry(ask, option, problem=problem, largest=min(map(router.largest, needs)))
+        case BidReason.NO_SUCH_POOL:
+            unknown = next(need.lot for need in needs if need.lot and not router.sells(need.lot))
+            return _Entry(ask, option, problem=problem, no_such_pool=unknown)
+        case _:
+            return _Entry(ask, option, problem=problem)

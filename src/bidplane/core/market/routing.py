@@ -54,7 +54,7 @@ class Router:
 
     def lots(self, ask: Ask) -> tuple[str, ...] | BidReason:
         """Return the lots with devices that an ask may enter; or why there is none."""
-        if ask.lot and ask.lot not in self._entries:
+        if ask.lot and not self.sells(ask.lot):
             return BidReason.NO_SUCH_POOL
         names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
         stocked = tuple(name for name in names if self.extent(name).devices)
@@ -67,8 +67,13 @@ class Router:
     def largest(self, ask: Ask) -> int:
         """The largest block that is sold in any lot that the ask may enter."""
         names = [ask.lot] if ask.lot else list(ask.lots or self._entries)
-        extents = [self._entries[name].extent for name in names if name in self._entries]
-        return max((extent.chain[0] for extent in extents if extent.devices), default=CHAIN[0])
+        extents = [self._entries[name].extent for name in names if self.sells(name)]
+        sizes = [size for extent in extents for size in extent.chain if extent.blocks.get(size)]
+        return max(sizes, default=CHAIN[0])
+
+    def sells(self, lot: str) -> bool:
+        """Return True if there is a lot of that name."""
+        return lot in self._entries
 
     def extent(self, lot: str) -> Extent:
         return self._entries[lot].extent
