@@ -256,6 +256,38 @@ def test_parts_of_a_card_are_counted() -> None:
     assert isinstance(search(claim_of(ask(count=3)), *slices), NotAllocated)
 
 
+def test_a_share_that_the_search_gave_up_gives_its_counters_back() -> None:
+    """The first device is shared and tried first, but lies in another domain than the only pair."""
+    used = [{"counterSet": "card", "counters": {"slices": {"value": "1"}}}]
+    shared = device(0, consumesCounters=used, allowMultipleAllocations=True)
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 2}
+    counters = [{"name": "card", "counters": {"slices": {"value": "1"}}}]
+    slices = (
+        slice_of([shared, device(5), device(6, consumesCounters=used)], pool=pool),
+        slice_of([], "counters", pool=pool, sharedCounters=counters),
+    )
+    width = 'device.attributes["bidplane.dev"].pcieLinkWidth == 4'
+    either = ask("one", selectors=cel(f"device.allowMultipleAllocations == true || {width}"))
+    other = ask("two", selectors=cel(f"!({width})"))
+    one_domain = [{"matchAttribute": "bidplane.dev/linkDomain"}]
+    claim = claim_of(either, other, constraints=one_domain)
+    assert names(search(claim, *slices)) == ["gpu-6", "gpu-5"]
+
+
+@pytest.mark.parametrize("amount", [2**63 - 1, 2**63])
+def test_amounts_are_counted_in_64_bits(amount: int) -> None:
+    shared = device(0, allowMultipleAllocations=True)
+    policy = {"default": "1", "validRange": {"min": "1", "max": str(2**64), "step": "1"}}
+    most = {"value": str(2**64), "requestPolicy": policy}
+    shared["capacity"] = {"share": most}
+    claim = claim_of(ask(capacity={"requests": {"share": str(amount)}}))
+    if amount < 2**63:
+        assert names(search(claim, slice_of([shared]))) == ["gpu-0"]
+    else:
+        with pytest.raises(ClaimError, match="cannot be counted"):
+            search(claim, slice_of([shared]))
+
+
 @pytest.mark.parametrize(
     ("pool", "devices"),
     [
