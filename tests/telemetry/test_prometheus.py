@@ -147,6 +147,7 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
                     reader, lambda devices: len(devices) == 4 and devices[1].holder is not None
                 )
                 work = await reader.read(only=WORK_METRICS)
+                age, by_pod = await reader.freshness()
                 await reader.close()
             pages = NodePages(token=lambda: tokens.issue(who), ca_file=str(files.ca))
             url = f"https://127.0.0.1:{listener.getsockname()[1]}"
@@ -158,9 +159,12 @@ def test_nodes_are_scraped_and_read_back(prometheus_binary, tmp_path):
             await asyncio.gather(*tasks, return_exceptions=True)
             listener.close()
             await planes.close()
-        return devices, work, straight
+        return (devices, work, straight), (age, by_pod)
 
-    (idle, busy, cut, part), *working = asyncio.run(whole())
+    readings, (age, by_pod) = asyncio.run(whole())
+    assert -1 <= age < PATIENCE
+    assert by_pod > 0
+    (idle, busy, cut, part), *working = readings
     for reading in working:  # who only wants to know how much they work, from either source
         assert [(device.uuid, device.instance) for device in reading] == [
             (device.uuid, device.instance) for device in (idle, busy, cut, part)

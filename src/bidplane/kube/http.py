@@ -7,7 +7,7 @@ client's; lists, watches and logs, which may be large or long, over such a clien
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -15,7 +15,7 @@ import msgspec
 
 from bidplane.api.kinds import POD, SERVICE_ACCOUNT, Kind
 from bidplane.errors import Gone, Unavailable, api_error
-from bidplane.http.client.caller import HttpCaller, NoAnswer, refusal_in, trust
+from bidplane.http.client.caller import HttpAnswer, HttpCaller, NoAnswer, refusal_in, trust
 from bidplane.http.client.connections import Broken, Connections
 from bidplane.kube.client import Listing, Object, WatchEvent
 
@@ -64,12 +64,12 @@ class HttpClient:
         await self._http.close()
 
     async def get(self, kind: Kind, name: str, namespace: str | None = None) -> Object:
-        return await self._call("GET", _path(kind, namespace, name))
+        return await self._call("GET", path_of(kind, namespace, name))
 
     async def list(
         self, kind: Kind, namespace: str | None = None, *, labels: str = "", fields: str = ""
     ) -> Listing:
-        body = await self._fetch(_path(kind, namespace), _selectors(labels, fields))
+        body = await self._fetch(path_of(kind, namespace), _selectors(labels, fields))
         # The items of a list omit apiVersion and kind, which the list itself names.
         try:
             items = [
@@ -95,7 +95,7 @@ class HttpClient:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
-        url = self.url + _path(kind, namespace)
+        url = self.url + path_of(kind, namespace)
         try:
             async with await self._http.open(
                 "GET", url, params=params, idle_seconds=_WATCH_SECONDS + 10.0
@@ -117,11 +117,11 @@ class HttpClient:
         with_status: bool = False,
     ) -> Object:
         target = namespace or (obj.get("metadata") or {}).get("namespace") or "default"
-        return await self._call("POST", _path(kind, target), body=obj)
+        return await self._call("POST", path_of(kind, target), body=obj)
 
     async def replace(self, kind: Kind, obj: Object, *, subresource: str = "") -> Object:
         metadata = obj["metadata"]
-        path = _path(kind, metadata.get("namespace"), metadata["name"], subresource)
+        path = path_of(kind, metadata.get("namespace"), metadata["name"], subresource)
         return await self._call("PUT", path, body=obj)
 
     async def patch(
@@ -133,7 +133,7 @@ class HttpClient:
         *,
         subresource: str = "",
     ) -> Object:
-        path = _path(kind, namespace, name, subresource)
+        path = path_of(kind, namespace, name, subresource)
         return await self._call("PATCH", path, body=patch, content_type=_MERGE_PATCH)
 
     async def delete(
@@ -150,7 +150,7 @@ class HttpClient:
             options["gracePeriodSeconds"] = grace_seconds
         if uid is not None:
             options["preconditions"] = {"uid": uid}
-        await self._call("DELETE", _path(kind, namespace, name), body=options)
+        await self._call("DELETE", path_of(kind, namespace, name), body=options)
 
     async def bind(self, namespace: str, pod: str, node: str, *, uid: str) -> None:
         binding = {
@@ -159,11 +159,11 @@ class HttpClient:
             "metadata": {"name": pod, "namespace": namespace, "uid": uid},
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
-        await self._call("POST", _path(POD, namespace, pod, "binding"), body=binding)
+        await self._call("POST", path_of(POD, namespace, pod, "binding"), body=binding)
 
     async def logs(self, namespace: str, pod: str) -> AsyncIterator[bytes]:
         """Yield the output of the pod's container as it is written, until it ends."""
-        url = self.url + _path(POD, namespace, pod, "log")
+        url = self.url + path_of(POD, namespace, pod, "log")
         # Not compressed: a log is passed on as it is written.
         headers = {"Accept": "*/*", "Accept-Encoding": "identity"}
         try:
@@ -179,8 +179,26 @@ class HttpClient:
     async def request_token(self, namespace: str, account: str, request: Object) -> Object:
         """Return the answer to a TokenRequest for a ServiceAccount."""
         return await self._call(
-            "POST", _path(SERVICE_ACCOUNT, namespace, account, "token"), body=request
+            "POST", path_of(SERVICE_ACCOUNT, namespace, account, "token"), body=request
         )
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Object | None = None,
+    ) -> HttpAnswer:
+        """Send any request below the endpoint, and return its whole answer, refusals too."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            return await self._http.call(
+                method, self.url + path, params=params, headers=headers, body=content
+            )
+        except NoAnswer as error:
+            raise Unavailable(f"{self.url} does not answer: {error}") from error
 
     async def _call(
         self,
@@ -219,7 +237,7 @@ class HttpClient:
             raise Unavailable(f"{self.url} is no Kubernetes API: {error}") from error
 
 
-def _path(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
+def path_of(kind: Kind, namespace: str | None, name: str = "", subresource: str = "") -> str:
     """The API path of a collection, object or subresource."""
     root = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
     inside = f"/namespaces/{quote(namespace, '')}" if namespace and kind.namespaced else ""

@@ -14,6 +14,14 @@ from bidplane.telemetry.dcgm import Point
 from bidplane.telemetry.model import Counters
 
 _SECONDS = 15.0
+# One metric at a time: `timestamp` drops the name, and two series must differ in their labels. A
+# subquery looks at whole minutes only, so the present is asked for first.
+_USE = "timestamp(DCGM_FI_DEV_GPU_UTIL) or timestamp(DCGM_FI_PROF_GR_ENGINE_ACTIVE)"
+_NEWEST = f"time() - max({_USE} or max_over_time(({_USE})[1h:1m]))"
+# A Prometheus that scrapes by Kubernetes' discovery keeps the exporter's own label apart.
+_DCGM_OF_PODS = (
+    '{__name__=~"DCGM_FI_.+",exported_pod!=""} or {__name__=~"DCGM_FI_.+",container!="",pod!=""}'
+)
 
 
 class PrometheusReader:
@@ -30,6 +38,15 @@ class PrometheusReader:
         """The counters of all devices; with `only`, just these metrics."""
         names = "|".join(only or [*dcgm.METRICS, *dcgm.OWN])
         return dcgm.counters(await self._query(f'{{__name__=~"{names}"}}'))
+
+    async def freshness(self) -> tuple[float | None, int]:
+        """
+        Return the age in seconds of the newest DCGM series of the last hour, None if there is none,
+        and the number of series that name a pod.
+        """
+        newest = await self._query(_NEWEST)
+        by_pod = await self._query(f"count({_DCGM_OF_PODS})")
+        return newest[0].value if newest else None, int(by_pod[0].value) if by_pod else 0
 
     async def _query(self, query: str) -> list[Point]:
         """The points that an instant query returns."""
@@ -50,4 +67,4 @@ class PrometheusReader:
 
 def _point(item: dict[str, Any]) -> Point:
     labels = dict(item["metric"])
-    return Point(labels.pop("__name__"), labels, float(item["value"][1]))
+    return Point(labels.pop("__name__", ""), labels, float(item["value"][1]))

@@ -199,9 +199,7 @@ class LeaseEviction:
         return host_pod is not None and labels.OFFERED in host_pod.labels
 
     def _host_pod(self, plane: PlaneCache, pod: Pod) -> Pod | None:
-        return self._host.pods.get(
-            host_namespace(plane.name), host_name(pod.namespace, pod.name)
-        )
+        return self._host.pods.get(host_namespace(plane.name), host_name(pod.namespace, pod.name))
 
     async def _add_disruption_condition(self, plane: PlaneCache, pod: Pod, message: str) -> None:
         """Set the condition DisruptionTarget: a Job does not count such a pod as failed."""
