@@ -314,6 +314,13 @@ def test_the_largest_block_is_one_that_the_domains_have() -> None:
     assert "blocks of up to 4 GPUs are sold" in explain(loss)
 
 
+def test_of_several_needs_the_one_whose_pool_is_missing_is_named() -> None:
+    first = msgspec.structs.replace(ask("pair", 1, 200), lot="")
+    other = msgspec.structs.replace(ask("pair", 1, 200), lot="nowhere")
+    (loss,) = play([lot(8)], [msgspec.structs.replace(first, also=(other,))]).lost
+    assert (loss.reason, loss.no_such_pool) == (BidReason.NO_SUCH_POOL, "nowhere")
+
+
 def test_one_gpu_is_not_several() -> None:
     alone = Lost(ask="b", reason=BidReason.NO_FREE_BLOCK, lot="h100", price=1, gpus=1)
     assert "a block of 1 GPU in h100" in explain(alone)
