@@ -85,6 +85,9 @@ PINNED = "bidplane.dev/pinned"
 # A label of the pods, leases and nodes that carry the pilot's own logging and audit.
 OPERATOR_PART = "bidplane.dev/operator-part"
 
+# The uid of the Proposal that last changed an object, written with the change.
+PROPOSAL_MARK = "bidplane.dev/proposal"
+
 # Finalizers, each named after the part that removes it.
 PLANE_FINALIZER = "bidplane.dev/plane"
 WALLET_FINALIZER = "bidplane.dev/wallet"

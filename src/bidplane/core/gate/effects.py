@@ -65,6 +65,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     target: ActionTarget
     effect: Effect
     undo: Action | None = None
+    lease: str = ""  # of an evicted pod
 
 
 def prepare(action: Action, fleet: FleetState) -> Prepared:
@@ -109,7 +110,12 @@ def _evict(action: Action, fleet: FleetState) -> Prepared:
         devices=lease.devices if lease is not None else 0,
         spend=lease.rent if lease is not None else 0,
     )
-    return Prepared(action=action, target=_target(action, pod, pod.agent), effect=effect)
+    return Prepared(
+        action=action,
+        target=_target(action, pod, pod.agent),
+        effect=effect,
+        lease=lease.name if lease is not None else "",
+    )
 
 
 def _release(action: Action, fleet: FleetState) -> Prepared:

@@ -65,6 +65,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     policy: str = ""  # NAME@VERSION/rule
     needs: int = 0  # approvals in all, if it waits
     expire_seconds: int = 0  # for how long it may wait
+    approvers: tuple[ActorRole, ...] = ()  # whose approval counts
 
 
 # (window in seconds, roles) → what allowed changes of these roles touched in the window.
@@ -117,6 +118,9 @@ def judge(
             return msgspec.structs.replace(
                 same[0],
                 needs=max(opinion.needs for opinion in same),
+                approvers=tuple(
+                    role for role in ActorRole if any(role in opinion.approvers for opinion in same)
+                ),
                 expire_seconds=min(opinion.expire_seconds for opinion in same),
             )
         if same:
@@ -214,6 +218,7 @@ def _approval(rule: PolicyRule, case: _Case, place: str) -> Judgement:
         policy=place,
         needs=rule.approvals,
         expire_seconds=rule.expire_seconds,
+        approvers=tuple(rule.approvers),
     )
 
 

@@ -25,6 +25,7 @@ class ProposalEvent(enum.StrEnum):
     BEGUN = "begun"
     APPLIED = "applied"
     FAILED = "failed"
+    MEASURED = "measured"  # what it really touched, some time after
 
 
 _NEW: dict[ProposalEvent, Phase] = {
@@ -52,11 +53,13 @@ TRANSITIONS: dict[Phase | None, dict[ProposalEvent, Phase]] = {
     Phase.DENIED: {},
     Phase.REJECTED: {},
     Phase.EXPIRED: {},
-    Phase.APPLIED: {},
+    Phase.APPLIED: {ProposalEvent.MEASURED: Phase.APPLIED},
     Phase.FAILED: {},
 }
 
-FINAL = frozenset(phase for phase, row in TRANSITIONS.items() if phase is not None and not row)
+FINAL = frozenset(
+    phase for phase, row in TRANSITIONS.items() if phase is not None and {phase} >= {*row.values()}
+)
 
 
 class WrongPhase(Exception):

@@ -40,6 +40,8 @@ class AuditDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     needs: int = 0
     expires_at: int = 0  # seconds
     proposal: str = ""  # the name of the Proposal
+    before: Effect | None = None  # of what is measured: how much of it there was
+    lease: str = ""  # of an evicted pod
 
 
 class AuditEntry(Record, frozen=True, kw_only=True):
@@ -101,6 +103,16 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return next((e for e in reversed(self.entries) if e.event in judged), None)
 
     @property
+    def outcome(self) -> AuditEntry | None:
+        events = (ProposalEvent.APPLIED, ProposalEvent.FAILED)
+        return next((entry for entry in self.entries if entry.event in events), None)
+
+    @property
+    def measured(self) -> AuditEntry | None:
+        events = (ProposalEvent.MEASURED,)
+        return next((entry for entry in self.entries if entry.event in events), None)
+
+    @property
     def approvals(self) -> tuple[GivenApproval, ...]:
         return tuple(
             GivenApproval(name=entry.actor, role=entry.role, at=entry.at / MILLISECONDS)
@@ -139,22 +151,26 @@ class AuditTrail:
     def head(self) -> AuditEntry | None:
         return self._store.last(AUDIT)
 
-    def append(self, entry: AuditEntry, *, at: float) -> AuditEntry:
+    def append(self, *entries: AuditEntry, at: float) -> list[AuditEntry]:
         """
-        Append an entry, on disk when this returns. Raises `WrongPhase`, and writes nothing, when
-        its subject cannot have that event now: nobody decides or begins twice.
+        Append entries, all or none, on disk when this returns. Raises `WrongPhase` when a subject
+        cannot have that event now: nobody decides or begins twice.
         """
+        written: list[AuditEntry] = []
         with self._store.transaction():
-            after(self.subject(entry.subject).phase, entry.event)
             head = self.head
             number, before = (head.sequence, head.hash) if head else (0, GENESIS)
             # Time never goes back: a clock that did is read as standing still.
             moment = max(round(at * MILLISECONDS), head.at if head else 0)
-            entry = msgspec.structs.replace(entry, sequence=number + 1, at=moment)
-            digest = link(before, entry.sequence, entry.at, payload_of(entry))
-            entry = msgspec.structs.replace(entry, hash=digest)
-            self._store.insert(AUDIT, entry)
-        return entry
+            for entry in entries:
+                after(self.subject(entry.subject).phase, entry.event)
+                number += 1
+                entry = msgspec.structs.replace(entry, sequence=number, at=moment)
+                before = link(before, number, moment, payload_of(entry))
+                entry = msgspec.structs.replace(entry, hash=before)
+                self._store.insert(AUDIT, entry)
+                written.append(entry)
+        return written
 
     def subject(self, id: str) -> Subject:
         return Subject(id=id, entries=tuple(self._store.find(AUDIT, "subject = ?", id)))
