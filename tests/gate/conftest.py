@@ -82,7 +82,7 @@ class GateSite:
         token: str = "",
         media: str = "application/json",
         headers: tuple[tuple[bytes, bytes], ...] = (),
-        **params: str,
+        **params: Any,
     ) -> Answer:
         """One request by ROLE:NAME, over everything but the socket."""
         role, _, name = by.partition(":")
@@ -126,7 +126,7 @@ class GateSite:
     ) -> Answer:
         return await self.call("PATCH", path, change, by=by, media=MERGE, **params)
 
-    async def decide(self, name: str, verb: str, *, by: str, **params: str) -> Answer:
+    async def decide(self, name: str, verb: str, *, by: str, **params: Any) -> Answer:
         return await self.call("POST", f"/bidplane/v1/proposals/{name}/{verb}", by=by, **params)
 
     async def proposal(self, name: str) -> Any:
@@ -249,13 +249,13 @@ def location(tmp_path: Path) -> Path | str:
     return tmp_path / "ledger.db"
 
 
-@pytest.fixture
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
-    """Used with `indirect`: a ledger's place in either database."""
+@pytest.fixture(params=STORES)
+def new_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Path | str]:
+    """Names a place for a ledger, each time, in either database."""
     if request.param == "sqlite":
-        return tmp_path / "ledger.db"
+        return lambda: tmp_path / f"ledger-{next(_numbers)}.db"
     server: postgres.Server = request.getfixturevalue("postgres_server")
-    return server.dsn(f"gate_{next(_numbers)}")
+    return lambda: server.dsn(f"gate_{next(_numbers)}")
 
 
 Story = Callable[[GateSite], Coroutine[Any, Any, None]]

@@ -197,7 +197,7 @@ def _entry(
 
 
 async def approve(gate: Gate, actor: GateActor, name: str, digest: str) -> None:
-    """Record the approval of exactly the action with that digest; raises `DecisionRefused`, or 403."""
+    """Record the approval of exactly the action with that digest; raises `ApiError`."""
     async with gate.turn:
         proposal, subject = await _waiting(gate, name, digest)
         if actor.name == proposal.spec.proposer.name:

@@ -83,7 +83,7 @@ def payload_of(entry: AuditEntry) -> bytes:
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What the entries about one subject make of it."""
+    """The entries about one subject, and the state that follows from them."""
 
     id: str
     entries: tuple[AuditEntry, ...]
