@@ -122,7 +122,7 @@ class GateSite:
         return Answer(sent[0]["status"], decoded)
 
     async def patch(
-        self, path: str, change: Any, *, by: str = "owner:ann", **params: str
+        self, path: str, change: Any, *, by: str = "owner:ann", **params: Any
     ) -> Answer:
         return await self.call("PATCH", path, change, by=by, media=MERGE, **params)
 

@@ -73,7 +73,7 @@ class Killer:
 
             return await record(with_kills)
 
-        site.gate.record = counted  # type: ignore[method-assign]
+        site.gate.record = counted  # type: ignore[method-assign, assignment]
 
     def step(self) -> None:
         self.writes += 1
