@@ -82,7 +82,7 @@ def test_it_is_then_the_same_as_a_new_one(old: Path, tmp_path: Path) -> None:
         shapes.append(
             [
                 [(column[1:4]) for column in database.execute(f"PRAGMA table_info({table})")]
-                for table in JOURNALLED
+                for table in (*JOURNALLED, "audit")
             ]
         )
         database.close()
@@ -105,6 +105,7 @@ def test_postgresql_too(dsn: str) -> None:
     for table, columns in NEW.items():
         for column in columns:
             database.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    database.execute("DROP TABLE audit")
     database.execute("CREATE TABLE ledger_version (version BIGINT NOT NULL)")
     database.execute("INSERT INTO ledger_version VALUES (3)")
     database.close()

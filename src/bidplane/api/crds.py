@@ -16,6 +16,8 @@ from msgspec import inspect
 from bidplane.api import kinds
 from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidSpec, BidStatus
+from bidplane.api.gate.policy import PolicySpec, PolicyStatus
+from bidplane.api.gate.proposal import ProposalSpec, ProposalStatus
 from bidplane.api.kinds import Kind
 from bidplane.api.lease import LeaseSpec, LeaseStatus
 from bidplane.api.pool import PoolSpec, PoolStatus
@@ -106,6 +108,23 @@ def all_crds() -> tuple[dict[str, Any], ...]:
                 ("Charged", "string", ".status.charged", 0),
                 ("Reclaim-At", "string", ".status.reclaimAt", 0),
                 ("Agent", "string", ".spec.agent", 1),
+                ("Message", "string", ".status.message", 1),
+                _AGE,
+            ],
+        ),
+        _crd(kinds.POLICY, PolicySpec, PolicyStatus, [], [_AGE]),
+        _crd(
+            kinds.PROPOSAL,
+            ProposalSpec,
+            ProposalStatus,
+            [],
+            [
+                ("Action", "string", ".status.summary", 0),
+                ("By", "string", ".spec.proposer.name", 0),
+                ("Phase", "string", ".status.phase", 0),
+                ("Reason", "string", ".status.reason", 0),
+                ("Devices", "integer", ".status.effect.devices", 0),
+                ("Pods", "integer", ".status.effect.pods", 1),
                 ("Message", "string", ".status.message", 1),
                 _AGE,
             ],

@@ -80,6 +80,14 @@ OFFERED = "bidplane.dev/offered"
 # On a node of the host: it is to run nothing but what is sold of it. Agents' pods tolerate it.
 DEDICATED_TAINT = "bidplane.dev/dedicated"
 
+# For the gate. An annotation by which a person pins an object: by default nobody changes it then.
+PINNED = "bidplane.dev/pinned"
+# A label of the pods, leases and nodes that carry the pilot's own logging and audit.
+OPERATOR_PART = "bidplane.dev/operator-part"
+
+# The uid of the Proposal that last changed an object, written with the change.
+PROPOSAL_MARK = "bidplane.dev/proposal"
+
 # Finalizers, each named after the part that removes it.
 PLANE_FINALIZER = "bidplane.dev/plane"
 WALLET_FINALIZER = "bidplane.dev/wallet"

@@ -1,5 +1,6 @@
 """
-Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`.
+Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`, `read_policy`,
+`read_proposal`.
 
 Each returns a struct of metadata, spec and status, or `Invalid` with the problem: the API refuses
 such an object, but one may come from an earlier version or from a cluster with other CRDs. A
@@ -19,6 +20,8 @@ import msgspec
 
 from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidPhase, BidSpec, BidStatus
+from bidplane.api.gate.policy import PolicySpec, PolicyStatus
+from bidplane.api.gate.proposal import ProposalPhase, ProposalSpec, ProposalStatus
 from bidplane.api.kinds import Object
 from bidplane.api.lease import LeaseSpec, LeaseStatus, Origin, Phase
 from bidplane.api.objects import status_of
@@ -162,6 +165,20 @@ class GPULease(OurObject, frozen=True, kw_only=True):
         return self.name in (lease, f"{lease}-{self.spec.part}")
 
 
+class Policy(OurObject, frozen=True, kw_only=True):
+    spec: PolicySpec
+    status: PolicyStatus = PolicyStatus()
+
+
+class Proposal(OurObject, frozen=True, kw_only=True):
+    spec: ProposalSpec
+    status: ProposalStatus | None = None  # None until it was judged
+
+    @property
+    def phase(self) -> ProposalPhase | None:
+        return self.status.phase if self.status is not None else None
+
+
 class Invalid(msgspec.Struct, frozen=True):
     """An object that its kind's struct cannot hold."""
 
@@ -283,3 +300,5 @@ read_agent = _reader(Agent)
 read_pool = _reader(Pool)
 read_bid = _reader(Bid)
 read_lease = _reader(GPULease, _with_origin)
+read_policy = _reader(Policy)
+read_proposal = _reader(Proposal)

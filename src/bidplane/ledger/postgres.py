@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 from bidplane.errors import UserError
+from bidplane.ledger.audit.schema import POSTGRES_TRIGGERS
 from bidplane.ledger.records import Record
 from bidplane.ledger.store import (
     ConstraintViolated,
@@ -33,7 +34,7 @@ CREATE TRIGGER transfer_is_append_only BEFORE UPDATE OR DELETE ON transfer
     FOR EACH ROW EXECUTE FUNCTION transfer_is_append_only();
 CREATE TABLE ledger_version (version BIGINT NOT NULL);
 INSERT INTO ledger_version VALUES ({SCHEMA_VERSION});
-"""
+{POSTGRES_TRIGGERS}"""
 
 
 class PostgresStore:
@@ -97,7 +98,7 @@ class PostgresStore:
                 if version == 0:
                     self._db.execute(schema())
                 elif changes := migrations(version):
-                    self._db.execute(translated(changes))
+                    self._db.execute(translated(changes) + POSTGRES_TRIGGERS)
                     self._db.execute("UPDATE ledger_version SET version = ?", (SCHEMA_VERSION,))
         version = self._version()
         if version == 0:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from bidplane.errors import UserError
+from bidplane.ledger.audit.schema import SQLITE_TRIGGERS
 from bidplane.ledger.records import Record
 from bidplane.ledger.tables import SCHEMA_VERSION, TABLES, Table, migrations
 from bidplane.storage.sqlite import Database
@@ -91,7 +92,7 @@ class SqliteStore:
             version = self._version()  # somebody else may have done it while we waited
             changes = TABLES + _TRIGGERS if version == 0 else migrations(version)
             if changes:
-                self._db.execute(changes)
+                self._db.execute(changes + SQLITE_TRIGGERS)
                 self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
+from bidplane.ledger.audit.schema import AUDIT_TABLE
 from bidplane.ledger.records import (
     Account,
     Entry,
@@ -25,7 +26,8 @@ from bidplane.storage.values import Row, Value
 R = TypeVar("R", bound=Record)
 
 # As SQLite reads it; `ledger/postgres.py` derives its own from it, so that the two agree.
-TABLES = """
+TABLES = (
+    """
 CREATE TABLE account (
     id TEXT PRIMARY KEY, kind TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL,
     posted INTEGER NOT NULL, held INTEGER NOT NULL CHECK (held >= 0),
@@ -100,9 +102,11 @@ CREATE TABLE journal (
     payload BLOB NOT NULL, hash BLOB NOT NULL
 ) STRICT;
 """
+    + AUDIT_TABLE
+)
 
 
-SCHEMA_VERSION = 10
+SCHEMA_VERSION = 11
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -136,6 +140,7 @@ ALTER TABLE lease ADD COLUMN displacement INTEGER NOT NULL DEFAULT 0;
     10: """
 ALTER TABLE lease ADD COLUMN beside TEXT NOT NULL DEFAULT '[]';
 """,
+    11: AUDIT_TABLE,
 }
 
 

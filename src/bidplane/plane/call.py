@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from bidplane.api.gate.action import Action
 from bidplane.api.kinds import Kind
 from bidplane.kube.client import Object
 from bidplane.plane.storage.feed import Key
@@ -44,6 +45,7 @@ class Call(msgspec.Struct, kw_only=True):
     user: User = SYSTEM
     # Whether admission policies apply: to all calls but the plane's own housekeeping.
     enforced: bool = False
+    permitted: tuple[Action, ...] = ()  # by the gate
     dry_run: bool = False
     with_status: bool = False  # of a creation in this process: its status is stored
     field_validation: str = "Warn"  # Ignore | Warn | Strict

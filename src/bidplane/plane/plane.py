@@ -9,6 +9,7 @@ from typing import Any
 
 from bidplane.api.agent import PlaneLimits
 from bidplane.api.times import rfc3339
+from bidplane.gate.service import Gate
 from bidplane.machinery.clock import Clock
 from bidplane.plane.call import Admit, Advise
 from bidplane.plane.identity.access import Access
@@ -41,6 +42,7 @@ class Plane:
         self.ca = ""  # the certificate its clients trust, as text
         self.signer: Signer | None = None  # of client certificates
         self.limits: PlaneLimits | None = None  # none of the host
+        self.gate: Gate | None = None  # of the host: judges changes of the fleet
         self.uids: dict[str, Key] = {}
         self.dependents: dict[str, set[Key]] = {}  # by the uid of an owner
         self._dice = dice

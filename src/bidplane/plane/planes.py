@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from bidplane.api.agent import PlaneLimits
+from bidplane.gate.service import Gate
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
@@ -95,6 +96,7 @@ class Planes:
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
         self._uses = UseTracker(clock)
         self._uids: dict[str, str] = {}  # also of planes asleep: read with every request
+        self.gate: Gate | None = None  # of the host; set before it is opened to others
         self.on_wake: list[Callable[[str], None]] = []
         self._closed = False
         self._making: dict[str, asyncio.Lock] = {}
@@ -200,7 +202,9 @@ class Planes:
         )
         plane.ca, plane.signer = self._ca, self._signer
         plane.turns = self._turns
-        if name != HOST_PLANE:
+        if name == HOST_PLANE:
+            plane.gate = self.gate
+        else:
             plane.limits = limits.read(journal)
         keeper = Housekeeper(plane)
         self._open[name] = plane, keeper

@@ -5,7 +5,9 @@ The routes of the one public address.
     /api, /apis, /version, …          the same, for pods: their token says which plane is theirs
     /exchange/v1/…                    prices, wallets, rounds: passed on to the exchange
     /bidplane/v1/agents/NAME/kubeconfig  a fresh credential (POST, owners)
+    /bidplane/v1/users/NAME           a credential for a person (POST, owners)
     /bidplane/v1/planes/…             the life of planes (owners)
+    /bidplane/v1/proposals/…          people's decisions on Proposals
 
 In front of it, `runtime/supervision/probes.py` answers /healthz, /readyz and /metrics.
 """
@@ -29,11 +31,12 @@ class WebApp:
         exchange: App,
         credentials: App,
         life: App | None = None,
+        decisions: App | None = None,
         plane_of: Callable[[str], str | None] = lambda token: None,
     ) -> None:
         self._routes = {"planes": planes, "exchange": exchange, "bidplane": credentials}
         self._planes = planes
-        self._life = life
+        self._life, self._decisions = life, decisions
         self._plane_of = plane_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -43,6 +46,9 @@ class WebApp:
         path: str = scope["path"]
         if self._life is not None and path.startswith("/bidplane/v1/planes"):
             await self._life(scope, receive, send)
+            return
+        if self._decisions is not None and path.startswith("/bidplane/v1/proposals"):
+            await self._decisions(scope, receive, send)
             return
         first = path.lstrip("/").partition("/")[0]
         if first in _ROOT_PATHS and (plane := self._plane_of(bearer_of(scope))):

@@ -1,4 +1,4 @@
-"""New credentials for agents: a kubeconfig that expires by itself."""
+"""New credentials for agents and people: a kubeconfig that expires by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from urllib.parse import unquote
 
 import msgspec
 
+from bidplane.api.gate.policy import ActorRole
 from bidplane.api.kinds import Object
 from bidplane.api.times import rfc3339
+from bidplane.errors import UserError
+from bidplane.gate.actors import PEOPLE_ROLES, group_of, require_person_name
 from bidplane.http.asgi import Receive, Scope, Send
 from bidplane.http.replies import Reply, answer
 from bidplane.http.request import Request
@@ -23,7 +26,7 @@ from bidplane.wire import status
 DEFAULT_SECONDS = 24 * 3600
 _LONGEST_SECONDS = 30 * 24 * 3600
 _NUMBER = re.compile(r"[0-9]{1,9}")
-RENEW, ROTATE = "renew", "rotate"
+RENEW, ROTATE, USER = "renew", "rotate", "user"
 
 
 class CredentialsApp:
@@ -34,6 +37,9 @@ class CredentialsApp:
     `POST /bidplane/v1/agents/NAME/rotate`, for owners: the same, after every credential of that
     plane that was issued before has been revoked.
 
+    `POST /bidplane/v1/users/NAME?role=operator&seconds=86400`, for owners: a kubeconfig of the host
+    for a person of that name, with the rights of the role.
+
     With `&certificate=true` the credential is a client certificate: it opens the plane's API, and
     not the exchange, which reads tokens only.
     """
@@ -41,6 +47,7 @@ class CredentialsApp:
     routes: ClassVar[Routes[str]] = Routes(
         Route("POST", "/bidplane/v1/agents/{agent}/kubeconfig", RENEW),
         Route("POST", "/bidplane/v1/agents/{agent}/rotate", ROTATE),
+        Route("POST", "/bidplane/v1/users/{user}", USER),
     )
 
     def __init__(
@@ -78,7 +85,13 @@ class CredentialsApp:
             asker = self._tokens.verify(request.bearer, now=self._clock.now())
         except InvalidToken as error:
             raise status.unauthorized(str(error)) from None
+        if asker.has_role:
+            # Of the host as an owner is, and yet no owner.
+            message = "only the owner makes credentials for others"
+            raise status.refuse(403, "Forbidden", message)
         (name,) = match.arguments
+        if match.handler == USER:
+            return self._issue_for_person(asker, unquote(name), request)
         return await self._issue(asker, name, request, rotates=match.handler == ROTATE)
 
     async def _issue(self, asker: Identity, name: str, request: Request, *, rotates: bool) -> Reply:
@@ -104,27 +117,54 @@ class CredentialsApp:
                 await self._hang_up(name)
         config = self.kubeconfig(name, uid, seconds, by_certificate=by_certificate)
         ends = rfc3339(int(self._clock.now()) + seconds)
-        body = f"# good until {ends}\n".encode() + msgspec.yaml.encode(config)
-        reply = Reply(body, content_type=b"application/yaml")
-        reply.headers.append((b"expires", ends.encode()))
-        return reply
+        return _file(config, ends)
+
+    def _issue_for_person(self, asker: Identity, name: str, request: Request) -> Reply:
+        """Return a kubeconfig of the host for a person with a role."""
+        if not asker.is_owner:
+            message = "only the owner makes credentials for people"
+            raise status.refuse(403, "Forbidden", message)
+        text, roles = request.first("role"), ", ".join(PEOPLE_ROLES)
+        if text not in PEOPLE_ROLES:
+            raise status.bad_request(f"role must be one of {roles}, not {text!r}")
+        try:
+            require_person_name(name)
+        except UserError as error:
+            raise status.bad_request(str(error)) from None
+        uid = self._plane_uid(HOST_PLANE)
+        if uid is None:
+            raise status.unavailable("the host plane is being made: try again")
+        seconds = _seconds(request, longest=_LONGEST_SECONDS)
+        groups = (group_of(ActorRole(text)),)
+        config = self.kubeconfig(HOST_PLANE, uid, seconds, user=name, groups=groups)
+        return _file(config, rfc3339(int(self._clock.now()) + seconds))
 
     def kubeconfig(
-        self, plane: str, uid: str, seconds: int, *, by_certificate: bool = False
+        self,
+        plane: str,
+        uid: str,
+        seconds: int,
+        *,
+        by_certificate: bool = False,
+        user: str = "",
+        groups: tuple[str, ...] = (OWNERS,),
     ) -> Object:
-        """Return a kubeconfig for a plane with a new token or client certificate."""
+        """
+        Return a kubeconfig for a plane with a new token or client certificate; by default with
+        every right, under the plane's own name.
+        """
         now = self._clock.now()
         identity = Identity(
-            plane=plane, uid=uid, user=plane, groups=(OWNERS,), expires=int(now) + seconds
+            plane=plane, uid=uid, user=user or plane, groups=groups, expires=int(now) + seconds
         )
         if by_certificate and self._signer is not None:
             pair = self._signer.pair(identity, now=now)
-            user = {
+            login = {
                 "client-certificate-data": as_data(pair.certificate),
                 "client-key-data": as_data(pair.key),
             }
         else:
-            user = {"token": self._tokens.issue(identity)}
+            login = {"token": self._tokens.issue(identity)}
         return {
             "apiVersion": "v1",
             "kind": "Config",
@@ -139,8 +179,16 @@ class CredentialsApp:
                     },
                 }
             ],
-            "users": [{"name": plane, "user": user}],
+            "users": [{"name": plane, "user": login}],
         }
+
+
+def _file(config: Object, ends: str) -> Reply:
+    """Return a kubeconfig as a file that says when it ends."""
+    body = f"# good until {ends}\n".encode() + msgspec.yaml.encode(config)
+    reply = Reply(body, content_type=b"application/yaml")
+    reply.headers.append((b"expires", ends.encode()))
+    return reply
 
 
 def _seconds(request: Request, *, longest: int) -> int:

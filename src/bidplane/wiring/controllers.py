@@ -19,6 +19,7 @@ from bidplane.api.kinds import (
     POD,
     POD_TEMPLATE,
     POOL,
+    PROPOSAL,
     RESOURCE_SLICE,
     Kind,
 )
@@ -29,12 +30,14 @@ from bidplane.controllers.node import KINDS as NODE_KINDS
 from bidplane.controllers.node import NodeLifecycleController
 from bidplane.controllers.offer import OffersController
 from bidplane.controllers.pod import RequeueController
+from bidplane.controllers.proposal import ProposalController
 from bidplane.controllers.scheduler import SchedulerController
 from bidplane.controllers.syncer import SyncerController
 from bidplane.controllers.usage import UsageController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
+from bidplane.gate.service import Gate
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
@@ -48,17 +51,26 @@ PLANE_KINDS = tuple(dict.fromkeys((POD, BID, GPU_LEASE, NODE, POD_TEMPLATE, *WOR
 class Controllers:
     """
     The controllers of a server. `own_host`: the host is a plane of ours, which lacks the
-    controllers that a cluster has.
+    controllers that a cluster has. Without a `gate` nobody judges Proposals.
     """
 
     def __init__(
-        self, host: KubeClient, driver: PlaneDriver, *, clock: Clock, own_host: bool = False
+        self,
+        host: KubeClient,
+        driver: PlaneDriver,
+        *,
+        clock: Clock,
+        own_host: bool = False,
+        gate: Gate | None = None,
     ) -> None:
         self._own_host = own_host
         self.started = (
             asyncio.Event()
         )  # the host is synced, so it is known which planes have agents
-        kinds = dict.fromkeys((*HOST_KINDS, *((*WORKLOAD_KINDS, *NODE_KINDS) if own_host else ())))
+        proposals = (PROPOSAL,) if gate is not None else ()
+        kinds = dict.fromkeys(
+            (*HOST_KINDS, *proposals, *((*WORKLOAD_KINDS, *NODE_KINDS) if own_host else ()))
+        )
         self._host = PlaneCache(HOST_PLANE, host, tuple(kinds), clock)
         self._planes = PlaneCaches(driver, PLANE_KINDS, clock=clock)
         self._bare = PlaneCaches(driver, WORKLOAD_KINDS, clock=clock)  # planes of no agent
@@ -85,6 +97,12 @@ class Controllers:
         if own_host:
             # A node without a heartbeat is marked not ready; its pods are evicted.
             self.all.append(NodeLifecycleController(self._host, clock=clock).controller)
+
+        self.proposals: ProposalController | None = None
+        if gate is not None:
+            # A Proposal is judged, and carried out once it is allowed.
+            self.proposals = ProposalController(gate, self._host[PROPOSAL])
+            self.all.append(self.proposals.controller)
 
     def _sites(self) -> Sites:
         def get(name: str) -> PlaneCache | None:

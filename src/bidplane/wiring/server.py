@@ -5,19 +5,33 @@ The server: planes, the controllers that work in them, and the public address.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
+import uuid
+from pathlib import Path
 
 from bidplane import __version__
+from bidplane.api.kinds import POLICY
+from bidplane.api.manifests import manifest
 from bidplane.core.bidding.admission import admission, advise
+from bidplane.core.gate.admission import with_policies
+from bidplane.core.gate.defaultpolicy import DEFAULT_POLICY, DEFAULT_POLICY_NAME
 from bidplane.drivers.embedded import EmbeddedDriver, crds_for
+from bidplane.errors import AlreadyExists
+from bidplane.gate.roles import ensure_roles
+from bidplane.gate.service import Gate
 from bidplane.http.server import descriptors
 from bidplane.http.server.serve import serve
+from bidplane.kube.client import KubeClient
+from bidplane.ledger.audit.trail import AuditTrail
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.fleet import Fleet
 from bidplane.node.offering import offer
 from bidplane.plane import Planes
 from bidplane.plane.life import PlaneLife
 from bidplane.plane.metrics import PlaneMetrics
+from bidplane.plane.plane import Plane
 from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.identity.credentials import HOST_PLANE
 from bidplane.runtime.installation import Address, Installation
@@ -26,8 +40,10 @@ from bidplane.runtime.supervision import running
 from bidplane.runtime.supervision.health import Health
 from bidplane.runtime.supervision.heartbeat import beat
 from bidplane.runtime.supervision.probes import ProbedApp
+from bidplane.storage.postgres import is_dsn
 from bidplane.web.app import WebApp
 from bidplane.web.credentials import CredentialsApp
+from bidplane.web.decisions import DecisionsApp
 from bidplane.web.exchange_proxy import ExchangeProxy
 from bidplane.web.planes import PlanesApp
 from bidplane.web.podstreams import NodeStreams
@@ -40,6 +56,28 @@ async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
     if fleet is not None:
         await offer(planes.client(HOST_PLANE), fleet)
     return uid
+
+
+_DEFAULT_POLICY = "defaultPolicy"  # a fact of the host plane: it was created once
+
+
+async def prepare_gate(host: Plane, client: KubeClient) -> None:
+    """
+    Create the roles of people, and the Policy of a fresh installation. One that an owner deleted
+    stays deleted.
+    """
+    await ensure_roles(client)
+    if host.store.journal.fact(_DEFAULT_POLICY):
+        return
+    with contextlib.suppress(AlreadyExists):
+        await client.create(POLICY, manifest(POLICY, DEFAULT_POLICY_NAME, DEFAULT_POLICY))
+    await host.store.run_between_commits(lambda journal: journal.remember(_DEFAULT_POLICY, "1"))
+
+
+def audit_trail(installation: Installation) -> AuditTrail:
+    """Open the audit: in PostgreSQL, if the operator names one; else in the ledger's file."""
+    dsn = os.environ.get("BIDPLANE_LEDGER", "")
+    return AuditTrail.open(dsn if is_dsn(dsn) else Path(dsn) if dsn else installation.ledger)
 
 
 async def run_server(
@@ -67,12 +105,20 @@ async def run_server(
         clock=clock,
         tokens=tokens,
         crds=crds_for,
-        admit=admission(lambda plane: controllers.agent(plane) if plane != HOST_PLANE else None),
+        admit=with_policies(
+            admission(lambda plane: controllers.agent(plane) if plane != HOST_PLANE else None)
+        ),
         advise=advise,
         pod_streams=streams,
         ca=certificates.ca.read_text(),
         signer=signer,
         sealing=installation.sealing(),
+    )
+    gate = planes.gate = Gate(
+        planes.client(HOST_PLANE),
+        lambda: audit_trail(installation),
+        clock=clock,
+        new_id=lambda: uuid.uuid4().hex,
     )
     proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
     credentials = CredentialsApp(
@@ -87,10 +133,14 @@ async def run_server(
     driver = EmbeddedDriver(planes, address.url)
     try:
         uid = await prepare_host(planes, fleet)
+        await prepare_gate(planes.plane(HOST_PLANE), planes.client(HOST_PLANE))
         installation.write_address(
             Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
         )
-        controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
+        controllers = Controllers(
+            planes.client(HOST_PLANE), driver, clock=clock, own_host=True, gate=gate
+        )
+        assert controllers.proposals is not None, "there is a gate"
         # Two files for each plane, and as many for connections.
         open_limit = max(16, min(4096, descriptors.open_files() // 4))
         life = PlaneLife(planes, controllers, clock=clock, open_limit=open_limit)
@@ -99,6 +149,13 @@ async def run_server(
             exchange=proxy,
             credentials=credentials,
             life=PlanesApp(life, tokens, clock=clock),
+            decisions=DecisionsApp(
+                gate,
+                tokens,
+                host_uid=lambda: planes.uid(HOST_PLANE),
+                clock=clock,
+                decided=controllers.proposals.add,
+            ),
             plane_of=lambda token: tokens.plane_of_account(token, now=clock.now()),
         )
         health = Health(notes=lambda: [f"quarantined: {w}" for w in running.quarantine.refused()])
@@ -124,5 +181,6 @@ async def run_server(
             group.create_task(life.run())
     finally:
         await planes.close()
+        gate.close()
         await proxy.close()
         await streams.close()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from bidplane.gate.actors import COMPONENTS
 from bidplane.plane.call import User
 from bidplane.plane.http.hosting import Hosting
 from bidplane.plane.http.message import PlaneRequest
 from bidplane.plane.identity import accounts
 from bidplane.plane.plane import Plane
 from bidplane.runtime.identity import clientcerts
-from bidplane.runtime.identity.credentials import OWNERS, InvalidToken
+from bidplane.runtime.identity.credentials import OWNERS, Identity, InvalidToken
 from bidplane.wire import rbac, status
 from bidplane.wire.rbac import Attributes
 
@@ -86,8 +87,15 @@ def _by_token(planes: Hosting, plane: str, token: str) -> User:
             return accounts.user(planes.plane(plane), claims, [accounts.AUDIENCE])
         except InvalidToken as error:
             raise status.unauthorized(f"Unauthorized: {error}") from None
-    groups = (*identity.groups, "system:authenticated")
-    return User(identity.user, groups if OWNERS in groups else (OWNERS, *groups))
+    return _user_of(identity)
+
+
+def _user_of(identity: Identity) -> User:
+    """Return the user of a token that is no service account's."""
+    groups = (*identity.groups, AUTHENTICATED)
+    if OWNERS in groups or identity.has_role:
+        return User(identity.user, groups)
+    return User(identity.user, (OWNERS, *groups))
 
 
 def review_token(planes: Hosting, plane: Plane, token: str, audiences: list[str]) -> User:
@@ -99,8 +107,7 @@ def review_token(planes: Hosting, plane: Plane, token: str, audiences: list[str]
         return accounts.user(plane, planes.tokens.claims(token), audiences)
     if accounts.AUDIENCE not in audiences:
         raise InvalidToken("the token is for another audience")
-    groups = (*identity.groups, "system:authenticated")
-    return User(identity.user, groups if OWNERS in groups else (OWNERS, *groups))
+    return _user_of(identity)
 
 
 def impersonate(plane: Plane, user: User, request: PlaneRequest) -> User:
@@ -118,6 +125,10 @@ def impersonate(plane: Plane, user: User, request: PlaneRequest) -> User:
                 " a user",
             )
         return user
+    if name in COMPONENTS:
+        raise status.refuse(
+            403, "Forbidden", f"{name!r} is a part of Bidplane and cannot be impersonated"
+        )
     for permission in _impersonation_attributes(name, groups, uid, extra):
         plane.access.require(user, permission)
     if name.startswith(rbac.ACCOUNT) and not groups:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from bidplane.api.gate.action import Action
 from bidplane.errors import NotFound
+from bidplane.gate.proposing import propose_instead
+from bidplane.gate.service import Gate, NeedsApproval, Permit
 from bidplane.http.asgi import Send
 from bidplane.http.replies import Reply, json_reply
 from bidplane.kube.client import Object
 from bidplane.plane.admission import policies
+from bidplane.plane.admission.changes import Unpermitted
 from bidplane.plane.call import APPLY, Call, User
 from bidplane.plane.http import forms, podstreams, reviews, streams
 from bidplane.plane.http.hosting import Hosting
@@ -35,6 +39,7 @@ from bidplane.wire import status, yaml
 from bidplane.wire.patches import managers
 from bidplane.wire.status import Cause
 
+_MOST_PERMITS = 256  # for one request
 MANY = 1000  # objects
 MANY_BYTES = 4 << 20  # of objects
 _VALIDATIONS = ("Ignore", "Warn", "Strict")
@@ -78,6 +83,60 @@ async def handle(
     planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
 ) -> Reply | None:
     """Answer a request about objects; None when the response was sent already."""
+    if plane.gate is None or request.method in ("GET", "HEAD"):
+        return await _answer(planes, plane, user, request, send, ())
+    return await _answer_permitted(plane.gate, planes, plane, user, request, send)
+
+
+async def _answer_permitted(
+    gate: Gate, planes: Hosting, plane: Plane, user: User, request: PlaneRequest, send: Send
+) -> Reply | None:
+    """
+    Answer a write to the host. Each time it stops at actions without a permit, the gate is asked,
+    and it runs again. A cancelled request leaves its permits open: what came of them is looked up
+    at the next start.
+    """
+    permits: list[Permit] = []
+    try:
+        while True:
+            permitted = tuple(action for permit in permits for action in permit.actions)
+            try:
+                reply = await _answer(planes, plane, user, request, send, permitted)
+                break
+            except Unpermitted as change:
+                if len(permits) >= _MOST_PERMITS:
+                    message = f"a request makes at most {_MOST_PERMITS} changes that are judged"
+                    raise status.bad_request(message) from None
+                request.warnings.clear()
+                permits.append(await _ask(gate, change))
+    except Exception as error:
+        for permit in permits:
+            await gate.finish(permit, str(error) or type(error).__name__)
+        raise
+    for permit in permits:
+        await gate.finish(permit)
+    return reply
+
+
+async def _ask(gate: Gate, change: Unpermitted) -> Permit:
+    """Return the gate's permit; raise its refusal, which names the Proposal made instead."""
+    try:
+        return await gate.permit(change.actor, change.actions, dry_run=change.dry_run)
+    except NeedsApproval as needs:
+        if change.dry_run:
+            raise status.refuse(403, "Forbidden", str(needs)) from None
+        raise await propose_instead(gate, needs) from None
+
+
+async def _answer(
+    planes: Hosting,
+    plane: Plane,
+    user: User,
+    request: PlaneRequest,
+    send: Send,
+    permitted: tuple[Action, ...],
+) -> Reply | None:
+    """Answer a request that may make the permitted changes."""
     target = request.target
     if target is None:
         raise status.no_such_path()
@@ -93,6 +152,7 @@ async def handle(
         subresource=target.subresource,
         user=user,
         enforced=True,
+        permitted=permitted,
         warnings=request.warnings,
     )
     if resource.deprecation:
@@ -291,6 +351,7 @@ async def _delete_all(plane: Plane, call: Call, request: PlaneRequest) -> Reply:
             name=item.key.name,
             user=call.user,
             enforced=call.enforced,
+            permitted=call.permitted,
             dry_run=call.dry_run,
             warnings=call.warnings,
         )

@@ -26,6 +26,9 @@ from bidplane.runtime.identity.generations import Generations
 HOST_PLANE = "host"
 METRICS_PLANE = "-metrics-"  # of tokens that open /metrics and nothing else; no plane's name
 OWNERS = "system:masters"  # the group Kubernetes gives every right
+ROLE_PREFIX = (
+    "bidplane:role:"  # of the groups of people and the pilot, who have a part of the rights
+)
 ACCOUNT_PREFIX = "system:serviceaccount:"
 _KEY_BYTES = 32
 _CACHE_LIMIT = 4096
@@ -49,7 +52,12 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_owner(self) -> bool:
         """True for the owner of the installation, who may see every plane and every wallet."""
-        return self.plane == HOST_PLANE
+        return self.plane == HOST_PLANE and not self.has_role
+
+    @property
+    def has_role(self) -> bool:
+        """True for a person or the pilot: the rights are those of the role, and no others."""
+        return any(group.startswith(ROLE_PREFIX) for group in self.groups)
 
 
 class Tokens:

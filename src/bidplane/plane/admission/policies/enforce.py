@@ -13,6 +13,7 @@ from bidplane.core import cel
 from bidplane.core.policies import matching, programs
 from bidplane.core.policies.matching import AdmissionRequest, MatchTarget
 from bidplane.core.policies.programs import CompiledPolicy, Denial, Evaluation
+from bidplane.plane.admission import changes
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.plane.storage.feed import Item, Key
@@ -41,9 +42,18 @@ def enforce(
 ) -> None:
     """
     Raise the refusal of the first policy that denies the request; add the warnings of the others.
+    Then the gate is asked, so that nothing is permitted that would be refused here.
 
     `new` and `old` are in the version of the API that `call` names.
     """
+    _enforce_bound(plane, call, operation, new, old)
+    changes.require_permit(plane, call, operation, new, old)
+
+
+def _enforce_bound(
+    plane: Plane, call: Call, operation: str, new: Object | None, old: Object | None
+) -> None:
+    """Enforce the policies that are bound."""
     if not call.enforced or not plane.store.count(BINDINGS) or call.resource.storage in _EXEMPT:
         return
     request = _request(plane, call, operation, new, old)

@@ -1,0 +1,1 @@
+"""The gate's nouns: the actions that it judges, `Policy`, and `Proposal`."""

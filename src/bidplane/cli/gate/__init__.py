@@ -1,0 +1,1 @@
+"""Commands of people who operate the fleet: users, proposals, the audit, the pilot."""

@@ -1,0 +1,229 @@
+"""The effect of each action, its undo, and what is refused before any Policy is read."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bidplane.api.gate.action import Action, ActionKind, Effect
+from bidplane.api.money import MICRO
+from bidplane.core.gate.actions import action_digest, action_problem
+from bidplane.core.gate.effects import (
+    ActionImpossible,
+    Impossible,
+    is_carried_out,
+    prepare,
+)
+from bidplane.core.gate.fleet import (
+    FleetAgent,
+    FleetLease,
+    FleetNode,
+    FleetPod,
+    FleetPool,
+    FleetState,
+)
+
+
+def lease(name: str = "l1", **fields: object) -> FleetLease:
+    return FleetLease(
+        **{  # type: ignore[arg-type]
+            "namespace": "agent-a",
+            "name": name,
+            "uid": f"u-{name}",
+            "agent": "a",
+            "pool": "h100",
+            "node": "n1",
+            "devices": 2,
+            "rent": 3 * MICRO,
+            **fields,
+        }
+    )
+
+
+POD = FleetPod(namespace="agent-a", name="pod", uid="u-pod", agent="a", node="n1", lease="l1")
+FLEET = FleetState(
+    pods=(POD,),
+    leases=(lease(), lease("l2", agent="b", namespace="agent-b")),
+    nodes=(
+        FleetNode(name="n1", pools=("h100",), devices=8),
+        FleetNode(name="n2", pools=("h100",), devices=8, cordoned=True),
+        FleetNode(name="n3", pools=("h100",), devices=8),
+    ),
+    pools=(FleetPool(name="h100", floor_price="0.20", idle_seconds=300, waiting=0),),
+    agents=(FleetAgent(name="a", refill="10", priority=3),),
+)
+
+EVICT = Action(kind=ActionKind.EVICT_POD, namespace="agent-a", name="pod", uid="u-pod")
+RELEASE = Action(kind=ActionKind.RELEASE_LEASE, namespace="agent-a", name="l1", uid="u-l1")
+
+
+def action(kind: ActionKind, name: str, value: str = "") -> Action:
+    return Action(kind=kind, name=name, value=value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "effect", "undo"),
+    [
+        (EVICT, Effect(devices=2, pods=1, agents=1, spend=3 * MICRO), None),
+        (RELEASE, Effect(devices=2, pods=1, agents=1, spend=3 * MICRO), None),
+        (
+            action(ActionKind.CORDON_NODE, "n1"),
+            Effect(devices=8, agents=2),
+            action(ActionKind.RETURN_NODE, "n1"),
+        ),
+        (
+            action(ActionKind.PARK_NODE, "n3"),
+            Effect(devices=8),
+            action(ActionKind.RETURN_NODE, "n3"),
+        ),
+        (
+            action(ActionKind.RETURN_NODE, "n2"),
+            Effect(devices=8),
+            action(ActionKind.CORDON_NODE, "n2"),
+        ),
+        (
+            action(ActionKind.SET_FLOOR_PRICE, "h100", "0.50"),
+            Effect(devices=4, agents=2, spend=4 * 300_000),
+            action(ActionKind.SET_FLOOR_PRICE, "h100", "0.20"),
+        ),
+        (
+            action(ActionKind.SET_FLOOR_PRICE, "h100", "0.10"),  # less is a change, too
+            Effect(devices=4, agents=2, spend=4 * 100_000),
+            action(ActionKind.SET_FLOOR_PRICE, "h100", "0.20"),
+        ),
+        (
+            action(ActionKind.SET_IDLE_WINDOW, "h100", "600"),
+            Effect(devices=4, agents=2),
+            action(ActionKind.SET_IDLE_WINDOW, "h100", "300"),
+        ),
+        (
+            action(ActionKind.SET_REFILL, "a", "12.00"),
+            Effect(agents=1, spend=2 * 3 * MICRO),
+            action(ActionKind.SET_REFILL, "a", "10.00"),
+        ),
+        (
+            action(ActionKind.SET_PRIORITY, "a", "5"),
+            Effect(agents=1, spend=2 * 10 * MICRO),
+            action(ActionKind.SET_PRIORITY, "a", "3"),
+        ),
+    ],
+    ids=lambda value: str(value.kind) if isinstance(value, Action) else "",
+)
+def test_the_effect_and_the_undo(asked: Action, effect: Effect, undo: Action | None) -> None:
+    prepared = prepare(asked, FLEET)
+    assert prepared.effect == effect
+    assert prepared.undo == undo
+    assert undo is None or not action_problem(undo), "the undo is no action"
+    assert not is_carried_out(asked, FLEET)
+
+
+def test_every_kind_has_an_effect_above() -> None:
+    marks = test_the_effect_and_the_undo.pytestmark  # type: ignore[attr-defined]
+    assert {case[0].kind for case in marks[0].args[1]} == set(ActionKind)
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason", "message"),
+    [
+        (action(ActionKind.CORDON_NODE, "n9"), Impossible.NO_SUCH_TARGET, "no Node n9"),
+        (action(ActionKind.CORDON_NODE, "n2"), Impossible.NOTHING_TO_DO, "cordoned already"),
+        (action(ActionKind.RETURN_NODE, "n1"), Impossible.NOTHING_TO_DO, "takes work already"),
+        (action(ActionKind.PARK_NODE, "n1"), Impossible.IN_USE, "2 leases and 1 pods"),
+        (action(ActionKind.CORDON_NODE, ""), Impossible.BAD_ACTION, "name the Node"),
+        (action(ActionKind.CORDON_NODE, "n1", "x"), Impossible.BAD_ACTION, "takes no value"),
+        (action(ActionKind.EVICT_POD, "pod"), Impossible.BAD_ACTION, "namespace and uid"),
+        (
+            Action(kind=ActionKind.EVICT_POD, namespace="agent-a", name="pod", uid="u-old"),
+            Impossible.NO_SUCH_TARGET,
+            "no Pod agent-a/pod with uid u-old",
+        ),
+        (
+            Action(kind=ActionKind.CORDON_NODE, name="n1", namespace="x"),
+            Impossible.BAD_ACTION,
+            "named by its name alone",
+        ),
+        (
+            action(ActionKind.SET_FLOOR_PRICE, "h100", "0.2"),
+            Impossible.BAD_ACTION,
+            "write action.value as '0.20', not '0.2'",
+        ),
+        (action(ActionKind.SET_FLOOR_PRICE, "h100", "-1"), Impossible.BAD_ACTION, "'-1'"),
+        (action(ActionKind.SET_FLOOR_PRICE, "h100", "0.20"), Impossible.NOTHING_TO_DO, "already"),
+        (action(ActionKind.SET_IDLE_WINDOW, "h100", "1.5"), Impossible.BAD_ACTION, "whole number"),
+        (action(ActionKind.SET_PRIORITY, "a", "0"), Impossible.BAD_ACTION, "from 1 to 1000"),
+        (action(ActionKind.SET_REFILL, "a", "10.00"), Impossible.NOTHING_TO_DO, "already"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(
+    asked: Action, reason: Impossible, message: str
+) -> None:
+    with pytest.raises(ActionImpossible, match=message) as refused:
+        prepare(asked, FLEET)
+    assert refused.value.reason is reason
+
+
+def test_an_uid_that_is_gone_is_carried_out() -> None:
+    emptied = FleetState(nodes=FLEET.nodes)
+    assert is_carried_out(EVICT, emptied)
+    assert is_carried_out(RELEASE, emptied)
+    assert is_carried_out(action(ActionKind.CORDON_NODE, "n2"), FLEET)
+    assert not is_carried_out(action(ActionKind.CORDON_NODE, "n9"), FLEET), "it never was there"
+
+
+@given(
+    pods=st.integers(0, 2),
+    leases=st.integers(0, 2),
+    waiting=st.one_of(st.none(), st.integers(0, 2)),
+    known_pool=st.booleans(),
+)
+def test_nothing_is_parked_that_is_used_or_whose_queue_is_not_known_empty(
+    pods: int, leases: int, waiting: int | None, known_pool: bool
+) -> None:
+    fleet = FleetState(
+        nodes=(FleetNode(name="n1", pools=("h100",), devices=8),),
+        pods=(POD,) * pods,
+        leases=(lease(),) * leases,
+        pools=(FleetPool(name="h100", floor_price="1", idle_seconds=1, waiting=waiting),)
+        if known_pool
+        else (),
+    )
+    idle = not pods and not leases and known_pool and waiting == 0
+    try:
+        prepare(action(ActionKind.PARK_NODE, "n1"), fleet)
+    except ActionImpossible:
+        assert not idle
+    else:
+        assert idle
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
+ACTIONS = st.builds(
+    Action, kind=st.sampled_from(list(ActionKind)), name=TEXTS, namespace=TEXTS, uid=TEXTS,
+    value=TEXTS,
+)  # fmt: skip
+
+
+@given(actions=st.lists(ACTIONS, min_size=2, max_size=2, unique=True))
+def test_another_action_has_another_digest(actions: list[Action]) -> None:
+    first, second = actions
+    assert action_digest(first) != action_digest(second)
+    again = Action(**{name: getattr(first, name) for name in first.__struct_fields__})
+    assert action_digest(first) == action_digest(again)
+
+
+@given(asked=ACTIONS)
+def test_no_action_is_too_odd_to_be_refused(asked: Action) -> None:
+    with pytest.raises(ActionImpossible, match=r"\w"):
+        prepare(asked, FleetState())
+
+
+def test_digests_of_shifted_fields_differ() -> None:
+    """Fields are not simply joined: a name cannot pass for another field."""
+    variants = [
+        Action(kind=ActionKind.EVICT_POD, namespace=a, name=b, uid=c)
+        for a, b, c in itertools.permutations(("x", "xy", ""))
+    ]
+    assert len({action_digest(variant) for variant in variants}) == len(variants)
