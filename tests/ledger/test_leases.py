@@ -40,6 +40,21 @@ def test_winning_holds_an_epoch_at_the_highest_price(ledger: Ledger) -> None:
     assert balance(ledger) == 10 * CREDIT
 
 
+def test_the_leases_of_one_work_are_those_of_this_commit_too(ledger: Ledger) -> None:
+    open_wallet(ledger)
+    with ledger.commit(1) as commit:
+        first = win(commit, "b1")
+    with ledger.commit(2) as commit:
+        second = win(commit, "b2", first=1)
+        leases.claim(commit, first.id)
+        same = commit.leases_for(first.wallet, first.work)
+        assert {lease.id: lease.phase for lease in same} == {
+            first.id: Phase.ACTIVE,
+            second.id: Phase.PENDING,
+        }
+        assert commit.leases_for(first.wallet, "other") == []
+
+
 def test_a_bid_wins_once(ledger: Ledger, store: LedgerStore) -> None:
     running(ledger)
     with pytest.raises(BrokenPromise), ledger.commit(20_000) as commit:
@@ -156,7 +171,7 @@ def test_time_beyond_the_hold_is_charged_for_an_hour(ledger: Ledger) -> None:
     id = running(ledger)
     with ledger.commit(10_000_000) as commit:  # the exchange was away
         assert leases.settle(commit, id) is LeaseEvent.UNFUNDED
-    assert balance(ledger) == 10 * CREDIT - (60 + leases.ARREARS_SECONDS) * MILLI
+    assert balance(ledger) == 10 * CREDIT - (60 + 3600) * MILLI
     assert lease(ledger).metered == 0
 
 
