@@ -16,6 +16,7 @@ from bidplane.api import labels
 from bidplane.api.agent import (
     MAX_BIDS,
     RestartClass,
+    Strategy,
     carry_over_cap,
     host_namespace,
     hourly_grant,
@@ -67,6 +68,9 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     refill: int = 0  # each hour, priority included
     cap: int = 0
+    default_refill: bool = False  # its spec names none: `round.grants` sets it
+    default_cap: bool = False
+    strategy: Strategy = Strategy.MANUAL
     deleting: bool = False
     suspended: bool = False
     heavy: bool = False  # its restart class
@@ -326,6 +330,9 @@ def agent_view(obj: Object) -> AgentView:
         owner=spec.owner,
         refill=refill,
         cap=cap,
+        default_refill=not spec.refill,
+        default_cap=not spec.carry_over,
+        strategy=spec.strategy,
         heavy=spec.restart_class is RestartClass.HEAVY,
         movable=spec.movable,
         priority=spec.priority,
