@@ -350,7 +350,7 @@ def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
     )
 
 
-def wallet_view(account: Account, accruing: int, grant: HourlyGrant | None) -> api.Wallet:
+def wallet_view(account: Account, accruing: int, grant: HourlyGrant | None = None) -> api.Wallet:
     return api.Wallet(
         agent=account.name,
         balance=format_credits(account.posted),
