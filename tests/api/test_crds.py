@@ -116,6 +116,10 @@ def test_a_default_of_the_struct_is_a_default_of_the_schema():
         "epochSeconds": 60,
         "sellBy": ["memory", "bidplane.dev/pcieLinkWidth", "bidplane.dev/nvlinksPerPeer"],
         "targetUtilisationPercent": 92,
+        "floatOwnerPercent": 25,
+        "longestTermSeconds": 14_400,
+        "termOwnerPercent": 25,
+        "termPercent": 50,
     }
 
 

@@ -1,29 +1,184 @@
-"""The demo's day, played in the simulator: the same script, cast and report as on the screen."""
+"""The demo's day: told on a screen, evaluated beside a queue, and the same for one seed."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from bidplane.api.kinds import POD
-from bidplane.api.money import parse_credits
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.cli.operate.up import DEFAULT_FLEET
-from bidplane.cli.story import day
+from bidplane.cli.story import day, demo
 from bidplane.cli.story.agents import NAMESPACE, AgentWork, DemoAgents
-from bidplane.cli.story.chronicle import WIDTH, DayLog, run_day
-from bidplane.cli.story.demo import HOUR_SECONDS
+from bidplane.cli.story.chronicle import WIDTH, Narrator
 from bidplane.cli.story.example import play_day
-from bidplane.cli.story.judgement import DayComparison, DaySchedule, Paid, compare_with_queue, value
+from bidplane.cli.story.judgement import day_result, value
+from bidplane.errors import UserError
 from bidplane.kube.client import KubeClient
-from bidplane.ledger import statement, verify
 from bidplane.node import fleet as fleets
 from bidplane.sim.loop import run
 from bidplane.sim.world import World
 
-FLEET = day.with_short_notice(fleets.load(DEFAULT_FLEET))
-GPUS = sum(size for _, size in day.domains(FLEET))
+FLEET = day.with_demo_notice(fleets.load(DEFAULT_FLEET))
+DOMAINS = list(day.domains(FLEET))
+GPUS = sum(size for _, size in DOMAINS)
+SECONDS = day.HOURS * 3600
+
+
+class Told:
+    """A whole day, and every line that was told of it."""
+
+    def __init__(self, works: list[AgentWork], seconds: int = SECONDS) -> None:
+        self.lines: list[tuple[int, str]] = []
+        self.works = works
+        self.played = demo.market_day(works, FLEET, seconds=seconds)
+        narrator = Narrator(self.played, lambda at, text, _: self.lines.append((at, text)))
+        narrator.run()
+        self.result = day_result(1, works, self.played, narrator, DOMAINS)
+
+
+@pytest.fixture(scope="module")
+def told() -> Told:
+    return Told(day.works(3600.0))
+
+
+def test_the_day_fits_in_a_terminal_and_is_told_in_order(told: Told) -> None:
+    assert max(len(text) for _, text in told.lines) <= WIDTH
+    assert 20 <= len(told.lines) <= 90
+    stamps = [text[:5] for _, text in told.lines if text[0].isdigit()]
+    assert stamps == sorted(stamps)
+    output = "\n".join(text for _, text in told.lines)
+    for line in day.NARRATION.values():
+        assert line[:40] in output
+
+
+def test_who_is_displaced_is_told_and_comes_back(told: Told) -> None:
+    output = "\n".join(text for _, text in told.lines)
+    assert told.result.displacements > 0
+    assert ": outbid, compensated, bids again" in output
+    assert ": GPUs again, from its checkpoint" in output
+
+
+def test_no_gpu_is_used_twice(told: Told) -> None:
+    edges = sorted(
+        edge
+        for stay in told.played.stays
+        for edge in ((stay.began, stay.job.gpus), (stay.ended, -stay.job.gpus))
+    )
+    in_use = 0
+    for _, gpus in edges:
+        in_use += gpus
+        assert in_use <= GPUS
+
+
+def test_each_job_works_as_long_as_it_says(told: Told) -> None:
+    done = [job.name for job in told.works if job.name in _ended(told)]
+    assert len(done) == told.result.market.done_in_time == len(told.works)
+    for work in told.works:
+        stays = [stay for stay in told.played.stays if stay.job.name == work.name]
+        assert sum(stay.ended - stay.began for stay in stays) >= work.seconds
+
+
+def _ended(told: Told) -> set[str]:
+    return {stay.job.name for stay in told.played.stays if stay.ended < SECONDS}
+
+
+def test_urgent_work_waits_for_a_notice_at_most_and_pays_no_more_than_it_offers(told: Told) -> None:
+    result = told.result
+    assert result.market.urgent_wait_seconds <= day.NOTICE_SECONDS + 2
+    assert result.market.urgent_in_time == result.urgent_jobs
+    for agent in result.agents:
+        assert 0 < agent.paid_per_hour <= agent.offered_per_hour
+    for lease in told.played.leases:
+        if lease.active_at:
+            seconds = -(-(lease.released_at - lease.active_at) // 1000)
+            offered = lease.max_price * lease.weight * seconds
+            paid = 3600 * GPU_WEIGHT * (lease.charged - lease.displacement - lease.minimum - 1)
+            assert paid <= offered
+
+
+def test_the_market_beats_the_queue(told: Told) -> None:
+    market, queue = told.result.market, told.result.queue
+    assert market.value > queue.value
+    assert market.utilisation >= queue.utilisation
+    assert market.done_in_time >= queue.done_in_time
+    assert market.urgent_wait_seconds < queue.urgent_wait_seconds
+    assert told.result.ledger_problem == ""
+
+
+def test_when_bids_wait_agents_spend_what_they_are_granted(told: Told) -> None:
+    hours = [hour for hour in told.played.hours() if hour.waiting_seconds > 3000]
+    assert len(hours) >= 6
+    assert sum(hour.spent for hour in hours) >= 0.6 * sum(hour.granted for hour in hours)
+
+
+def test_work_that_ends_late_is_worth_nothing() -> None:
+    work = AgentWork(agent="chat", name="a", at=0, gpus=2, seconds=7200, due=10_000)
+    late = AgentWork(agent="chat", name="b", at=0, gpus=2, seconds=7200, due=7000)
+    assert value(work) == 6 * 2 * 2
+    result = Told([work, late], seconds=9000).result
+    assert result.market.value == value(work)
+    assert result.value_of_all == 2 * value(work)
+    assert result.market.done_in_time == 1
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """What `demo` prints, of a day of which little work is played."""
+    output = io.StringIO()
+    console = Console(file=output, width=WIDTH, force_terminal=True, color_system=None)
+    monkeypatch.setattr(demo, "console", console)
+    monkeypatch.setattr("bidplane.cli.common.console", console)
+    short = day.PlannedWork(0, "nightly", "embed", 8, 2, 0.2)
+    monkeypatch.setattr(day, "SCRIPT", [short, day.PlannedWork(1, "chat", "early", 3, 2, 0.1)])
+    return output
+
+
+def test_one_seed_gives_one_output_and_another_another(screen: io.StringIO) -> None:
+    outputs = []
+    for seed in (3, 3, 4):
+        demo.demo(seed=seed, seconds=0)
+        outputs.append(screen.getvalue())
+        screen.seek(0)
+        screen.truncate()
+    assert outputs[0] == outputs[1] != outputs[2]
+    assert max(map(len, outputs[0].splitlines())) <= WIDTH
+    assert "Planes and pods are not played." in outputs[0]
+
+
+def test_json_is_the_result(screen: io.StringIO, capsys: pytest.CaptureFixture[str]) -> None:
+    demo.demo(seed=3, json=True)
+    result = json.loads(capsys.readouterr().out)
+    assert result["seed"] == 3
+    assert {row["agent"] for row in result["agents"]} == {agent.name for agent in day.AGENTS}
+    assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf")])
+def test_a_length_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(UserError, match="--seconds must be 0 or more"):
+        demo.demo(seconds=seconds)
+
+
+def test_lines_appear_at_their_moment_however_long_playing_takes(screen: io.StringIO) -> None:
+    now, slept = [100.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    say = demo.paced(0.5, lambda: now[0], sleep)
+    say(10, "first", "")
+    now[0] += 20  # a busy machine
+    say(12, "late", "")
+    say(60, "last", "")
+    assert slept == [5.0, 5.0]
+    assert screen.getvalue().split() == ["first", "late", "last"]
 
 
 class SimulatedStage:
@@ -39,128 +194,6 @@ class SimulatedStage:
 
     async def close(self) -> None:
         return None
-
-
-class Day:
-    """One day, and what was said of it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.lines: list[str] = []
-        self.works = day.works(HOUR_SECONDS)
-        self.sound = False
-        self.verdict = run(self._play(folder))
-
-    async def _play(self, folder: Path) -> DayComparison:
-        world = World(folder, FLEET)
-        await world.start_all()
-        cast = DemoAgents(SimulatedStage(world))
-        for character in day.AGENTS:
-            await cast.create(character)
-        self.chronicle = DayLog(
-            self.works, HOUR_SECONDS, lambda text, style: self.lines.append(text)
-        )
-        await run_day(cast, self.chronicle, self.works, HOUR_SECONDS)
-        for name in cast.names:
-            for pod in (await cast.client(name).list(POD, NAMESPACE)).items:
-                await cast.delete_pod(name, pod["metadata"]["name"])
-
-        async def settled() -> bool:
-            assert world.ledger is not None
-            return not world.ledger.live_leases()
-
-        await world.until(settled, within=30)
-        world.check()
-        assert world.ledger is not None
-        paid = {agent.name: _paid(world, agent.name) for agent in day.AGENTS}
-        await world.stop()
-        self.sound = verify(world.ledger_file).is_sound
-        domains = list(day.domains(FLEET))
-        return compare_with_queue(self.works, self.chronicle, paid, domains, HOUR_SECONDS)
-
-
-def _paid(world: World, agent: str) -> Paid:
-    assert world.ledger is not None
-    [wallet] = world.ledger.wallets_named(agent)
-    lines = statement(world.ledger, wallet.id.partition("/")[2], now=wallet.opened_at)
-    assert lines is not None
-    return Paid(
-        sum(-line.amount for line in lines.lines if line.amount < 0),
-        sum(line.amount for line in lines.lines if line.kind == "compensation"),
-    )
-
-
-@pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Day:
-    return Day(tmp_path_factory.mktemp("day"))
-
-
-def test_the_day_fits_in_a_terminal(played: Day) -> None:
-    assert max(map(len, played.lines)) <= WIDTH
-    assert 20 <= len(played.lines) <= 70  # told in a minute, and read in one
-    output = "\n".join(played.lines)
-    for line in day.NARRATION.values():
-        assert line[:40] in output
-
-
-def test_high_value_work_displaces_is_told_and_what_leaves_comes_back(played: Day) -> None:
-    output = " ".join(line[16:].strip() for line in played.lines)
-    assert played.chronicle.displacements > 0
-    assert ": outbid, paid for leaving, bids again" in output
-    assert ": GPUs again, from its checkpoint" in output
-
-
-def test_no_gpu_is_used_twice(played: Day) -> None:
-    edges = sorted(
-        edge
-        for stay in played.chronicle.runs
-        for edge in ((stay.started, stay.gpus), (stay.ended, -stay.gpus))
-    )
-    busy = 0
-    for _, gpus in sorted(edges, key=lambda edge: (edge[0], edge[1])):
-        busy += gpus
-        assert busy <= GPUS
-
-
-def test_prices_move(played: Day) -> None:
-    prices = [
-        line.split("H100 ")[1].split()[0]
-        for line in played.lines
-        if "H100 " in line and "A100" in line
-    ]
-    assert len(set(prices)) > 2
-
-
-def test_the_report_adds_up(played: Day) -> None:
-    assert played.sound
-    verdict = played.verdict
-    assert [row[0] for row in verdict.bill] == [agent.name for agent in day.AGENTS]
-    paid = {row[0]: parse_credits(row[2]) for row in verdict.bill}
-    assert all(paid.values())
-    prices = {agent.name: parse_credits(agent.price) for agent in day.AGENTS}
-    for name, _, _, each, _ in verdict.bill:
-        assert 0 < parse_credits(each) <= 2 * prices[name]
-    # Who is displaced is paid, by those who displace.
-    assert sum(parse_credits(row[4]) for row in verdict.bill) > 0
-    assert paid["chat"] > 0
-
-
-def test_the_market_beats_the_queue_where_it_says_so(played: Day) -> None:
-    verdict = played.verdict
-    ours = value(played.works, verdict.market, HOUR_SECONDS)
-    queue = value(played.works, verdict.queue, HOUR_SECONDS)
-    assert ours > queue
-    rows = {row[0]: row[1:] for row in verdict.beside}
-    assert float(rows["chat waited at most"][0].split()[0]) < float(
-        rows["chat waited at most"][1].split()[0]
-    )
-
-
-def test_work_that_ends_late_is_worth_nothing() -> None:
-    work = AgentWork(agent="chat", name="a", at=0, gpus=2, seconds=4, due=10)
-    in_time, late = DaySchedule({"a": 0}, {"a": 9.9}), DaySchedule({"a": 0}, {"a": 10.1})
-    assert value([work], in_time, 2.0) == pytest.approx(5.0 * 2 * 2)
-    assert value([work], late, 2.0) == 0
-    assert value([work], DaySchedule({}, {}), 2.0) == 0
 
 
 def test_make_up_plays_the_same_day_over_and_over(tmp_path: Path) -> None:
@@ -183,6 +216,9 @@ def test_make_up_plays_the_same_day_over_and_over(tmp_path: Path) -> None:
             task.cancel()
         for number in (1, 2):
             assert {work.name for work in day.works(2.0, f"-day{number}")} <= names
+        for name in cast.names:
+            for pod in (await cast.client(name).list(POD, NAMESPACE)).items:
+                await cast.delete_pod(name, pod["metadata"]["name"])
         world.check()
         await world.stop()
 

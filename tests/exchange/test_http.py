@@ -16,6 +16,7 @@ from bidplane.api.money import parse_credits
 from bidplane.core.market import RoundInput, clear_round
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.http import ExchangeApp, News
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger, wallets
 from bidplane.ledger.records import lease_id
@@ -42,14 +43,15 @@ class Site:
         self.engine = Engine(self.ledger)
         self.tokens = Tokens(b"key")
         self.news = News()
-        self.caps = {"uid-trainer": 10**12, "uid-chat": 10**12}
+        grant = HourlyGrant(refill=10**11, cap=10**12, is_default=True)
+        self.grants = {"uid-trainer": grant, "uid-chat": grant}
         self.app = ExchangeApp(
             self.ledger,
             self.tokens,
             self.news,
             clock=StoppedClock(),
             desk=self.engine.desk,
-            cap_of=self.caps.get,
+            grant_of=self.grants.get,
         )
         self.world = HostSnapshot(
             agents=(agent("trainer"), agent("chat")),
@@ -341,7 +343,7 @@ def test_an_agent_transfers_from_its_own_wallet_and_no_other(site: Site) -> None
 
 def test_a_transfer_that_cannot_be_is_refused_by_name(site: Site) -> None:
     head = site.ledger.head
-    site.caps["uid-chat"] = 1
+    site.grants["uid-chat"] = HourlyGrant(refill=1, cap=1, is_default=False)
     for to, amount, reason in (
         ("chat", "1", "NotTransferred"),
         ("chat", "0", "NotAnAmount"),
@@ -352,7 +354,7 @@ def test_a_transfer_that_cannot_be_is_refused_by_name(site: Site) -> None:
         ("chat", "99999", "WalletTooSmall"),
     ):
         assert refusal(transfer(site, "trainer", "trainer", to, amount))[1] == reason
-    del site.caps["uid-chat"]  # not known to the host: nothing says what it may carry over
+    del site.grants["uid-chat"]  # not known to the host: nothing says what it may carry over
     assert refusal(transfer(site, "trainer", "trainer", "chat", "1"))[1] == "NotTransferred"
     assert refusal(transfer(site, "trainer", "trainer", "chat", "1", key=""))[1] == "BadRequest"
     assert site.ledger.head == head

@@ -13,22 +13,26 @@ def test_an_amount_that_no_ledger_holds_is_refused_with_the_largest(
     bidplane: Installation,
 ) -> None:
     refused = bidplane.bidplane(
-        "agent", "create", "typo", "--refill", "99999999999", "--priority", "1000", code=2
+        "agent", "create", "typo", "--refill", "99999999999", "--priority", "10", code=2
     )
     assert "--refill" in refused
     assert "1000000000.00" in refused
     assert len(refused.splitlines()) == 1
     # As a product, and by the API too.
-    product = ["--refill", "1000001", "--priority", "1000"]
+    product = ["--refill", "100000001", "--priority", "10"]
     assert "largest hourly grant" in bidplane.bidplane("agent", "create", "typo", *product, code=2)
+    eleven = bidplane.bidplane("agent", "create", "typo", "--priority", "11", code=2)
+    assert "--priority must be from 1 to 10, not 11" in eleven
     bidplane.bidplane("plane", "kubeconfig", "host")
     agent = {
         "apiVersion": "bidplane.dev/v1alpha1",
         "kind": "Agent",
         "metadata": {"name": "typo"},
-        "spec": {"owner": "o", "refill": "1000001", "priority": 1000},
+        "spec": {"owner": "o", "refill": "100000001", "priority": 10},
     }
     assert "largest hourly grant is 1000000000.00" in bidplane.apply("host", agent, code=1)
+    agent["spec"] = {"owner": "o", "priority": 11}
+    assert "priority is from 1 to 10" in bidplane.apply("host", agent, code=1)
     agent["spec"] = {"owner": "o", "refill": "1", "carryOver": "1000000001"}
     assert "carryOver is too much" in bidplane.apply("host", agent, code=1)
     assert "typo" not in bidplane.bidplane("agent", "list")

@@ -41,7 +41,12 @@ class Strategy(enum.StrEnum):
 # all is named by admission.
 _IS_AMOUNT = "self.{0}.matches('^[0-9]{{1,12}}([.][0-9]{{1,6}})?$')"
 _LARGEST = LARGEST_AMOUNT // MICRO
-_AMOUNT_RULES: list[dict[str, Any]] = [
+HIGHEST_PRIORITY = 10
+_RULES: list[dict[str, Any]] = [
+    {
+        "rule": f"self.priority <= {HIGHEST_PRIORITY}",
+        "message": f"priority is from 1 to {HIGHEST_PRIORITY}",
+    },
     {
         "rule": f"!has(self.refill) || !{_IS_AMOUNT.format('refill')}"
         f" || double(self.refill) * double(self.priority) <= {_LARGEST}.0",
@@ -82,12 +87,15 @@ DEFAULT_LIMITS = PlaneLimits(
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    VALIDATIONS: ClassVar[list[dict[str, Any]]] = _AMOUNT_RULES
+    VALIDATIONS: ClassVar[list[dict[str, Any]]] = _RULES
 
     owner: str  # who answers for it; caps and compensation are counted per owner
     team: str = ""
-    priority: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1  # multiplies refill and default price
-    refill: Amount = "0"  # credits granted each hour, before priority
+    # 1 to 10: multiplies refill and default price. Agents of older versions may have up to 1000.
+    priority: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    # Credits granted each hour, before priority. "" is its share, by priority, of the list price of
+    # an hour of all GPUs for sale.
+    refill: Amount = ""
     carry_over: Amount = ""  # most the refill may let the wallet hold; "" is twice one refill
     # For bids that name no price. "" offers `priority` times the pool's list price.
     max_price: str = ""
@@ -114,8 +122,11 @@ class AgentStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 def hourly_grant(refill: str, priority: int) -> int:
-    """Return the micro-credits granted each hour. Raises ValueError if that is too much."""
-    granted = parse_amount(refill) * priority
+    """
+    Return the micro-credits granted each hour by an explicit refill; 0 for "", whose amount depends
+    on the fleet. Raises ValueError if that is too much.
+    """
+    granted = parse_amount(refill) * priority if refill else 0
     if granted > LARGEST_AMOUNT:
         raise ValueError(
             f"{refill} × priority {priority} is {format_credits(granted)} credits an hour:"
@@ -126,7 +137,12 @@ def hourly_grant(refill: str, priority: int) -> int:
 
 def carry_over_cap(carry_over: str, granted: int) -> int:
     """Return the balance at which refills stop: what the Agent says, or two hourly grants."""
-    return parse_amount(carry_over) if carry_over else min(2 * granted, LARGEST_AMOUNT)
+    return parse_amount(carry_over) if carry_over else default_carry_over(granted)
+
+
+def default_carry_over(granted: int) -> int:
+    """Return the balance at which refills stop if the Agent names none: two hourly grants."""
+    return min(2 * granted, LARGEST_AMOUNT)
 
 
 def name_problem(name: str) -> str | None:

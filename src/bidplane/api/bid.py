@@ -14,6 +14,7 @@ from typing import Annotated
 
 import msgspec
 
+from bidplane.api.pool import MOST_TERM_SECONDS
 from bidplane.api.shape import MOST_GPUS, Choice
 
 
@@ -52,13 +53,13 @@ class BidReason(enum.StrEnum):
     BAD_PRICE = "BadPrice"
     BAD_BID = "BadBid"  # another field of it cannot be read
     DEADLINE_PASSED = "DeadlinePassed"
+    TERM_BOUND = "TermBound"  # more of the pool, or longer, than may be under terms; it says when
     TOO_MANY_BIDS = "TooManyBids"  # its owner has as many standing bids as one may
     QUARANTINED = "Quarantined"  # its agent's rows make rounds fail; the message says how
 
 
 MOST_BESIDE = 8  # kinds of devices
 MOST_EACH = 32  # of each kind, and selectors: as many as a ResourceClaim may have
-MOST_TERM_SECONDS = 30 * 86_400
 
 
 class BidBeside(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

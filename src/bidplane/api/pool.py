@@ -12,6 +12,8 @@ from bidplane.api.money import LARGEST_PRICE, parse_price
 # Long enough for any checkpoint; short enough that a device always comes back.
 _DAY_SECONDS = 86_400
 
+Percent = Annotated[int, msgspec.Meta(ge=1, le=100)]
+MOST_TERM_SECONDS = 30 * _DAY_SECONDS
 Seconds = Annotated[int, msgspec.Meta(ge=0, le=_DAY_SECONDS)]
 
 
@@ -94,6 +96,12 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     idle_seconds: Seconds = 300
     # Of the pool's GPUs, how much is kept for orders that cannot wait for a round.
     instant_float_percent: Annotated[int, msgspec.Meta(ge=0, le=5)] = 0
+    # Bounds, in GPUs, rounded down and at least one: of the float, what one owner may buy in any
+    # 60 s; of a lot, what may be under terms, and one owner's part of it.
+    float_owner_percent: Percent = 25
+    term_percent: Percent = 50
+    term_owner_percent: Percent = 25
+    longest_term_seconds: Annotated[int, msgspec.Meta(ge=0, le=MOST_TERM_SECONDS)] = 4 * 3600
 
 
 # Without a list price of its own, a pool's is so many times its floor price.

@@ -40,6 +40,7 @@ from bidplane.exchange.instantsales import InstantSales, Kept, best_price
 from bidplane.exchange.round import multilot
 from bidplane.exchange.round.awards import award_of
 from bidplane.exchange.round.defaultprices import with_default_prices
+from bidplane.exchange.round.grants import price_ceilings, with_default_refills
 from bidplane.exchange.round.inputs import (
     by_name,
     price_now,
@@ -50,7 +51,7 @@ from bidplane.exchange.round.inputs import (
 from bidplane.exchange.round.inventory import InventoryCache, LotDevices, MarketInventory
 from bidplane.exchange.round.moves import make_move, resume_moved_leases
 from bidplane.exchange.round.observations import breach, lost_nodes, note_idle, observe
-from bidplane.exchange.snapshot import BidView, HostSnapshot
+from bidplane.exchange.snapshot import AgentView, BidView, HostSnapshot
 from bidplane.exchange.status import bid_statuses, pool_statuses, won_status
 from bidplane.ledger import Ledger, leases, wallets
 from bidplane.ledger.commit import Commit
@@ -102,6 +103,9 @@ class Engine:
         self._outcome: tuple[tuple[str, str], ...] = ()  # of the last recorded round
         self._inventories = InventoryCache(selects)
         self.desk = InstantSales(ledger)
+        # Of the last round: the agents by uid, and what the `steady` ones offer at most, by name.
+        self.agents: Mapping[str, AgentView] = {}
+        self.ceilings: Mapping[str, int] = {}
 
     def run_round(
         self, snapshot: HostSnapshot, now: float, early: frozenset[str] = frozenset()
@@ -109,7 +113,7 @@ class Engine:
         """
         Run one round and report it. `early`: the bids, by uid, for which it is run before its time.
         """
-        snapshot = with_default_prices(snapshot)
+        snapshot = self._with_defaults(snapshot, round(now * 1000))
         with self.ledger.commit(round(now * 1000)) as commit:
             cleared = self._clear(commit, snapshot, early)
         result, number = cleared.result, cleared.number
@@ -124,6 +128,13 @@ class Engine:
             bids=bids,
             pools=pool_statuses(cleared.inventory.stocks, result),
         )
+
+    def _with_defaults(self, snapshot: HostSnapshot, now: int) -> HostSnapshot:
+        """The same snapshot, with the refills and prices that its agents and bids do not name."""
+        snapshot = with_default_refills(snapshot)
+        self.agents = {agent.uid: agent for agent in snapshot.agents}
+        self.ceilings = price_ceilings(snapshot, self.ledger.account, now)
+        return with_default_prices(snapshot, self.ceilings)
 
     def rehearse(
         self, snapshot: HostSnapshot, now: float, early: frozenset[str] = frozenset()
@@ -203,7 +214,8 @@ def _keep_wallets(commit: Commit, snapshot: HostSnapshot) -> None:
                 team=agent.team,
                 marks=agent.marks,
             )
-            wallets.refill(commit, uid=agent.uid, amount=agent.refill, cap=agent.cap)
+            if agent.refill or not agent.default_refill:  # else its grants wait for GPUs
+                wallets.refill(commit, uid=agent.uid, amount=agent.refill, cap=agent.cap)
             if not agent.heavy:
                 wallets.forget_starts(commit, uid=agent.uid)
         elif wallet_of(agent.uid) not in busy:

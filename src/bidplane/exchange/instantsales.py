@@ -20,10 +20,12 @@ from bidplane.api.agent import host_namespace
 from bidplane.api.kinds import Object
 from bidplane.api.lease import DeviceRef, Origin
 from bidplane.api.money import GPU_WEIGHT, format_credits
+from bidplane.api.times import rfc3339_ms
 from bidplane.core.market import LotResult
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.pricing import instant
 from bidplane.core.market.pricing.instant import Float, Sale
+from bidplane.exchange.floatbounds import BOUND_SECONDS, FloatBounds
 from bidplane.exchange.round import machines
 from bidplane.exchange.round.inventory import LotDevices, MarketInventory
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView
@@ -69,6 +71,7 @@ class InstantSales:
         self._stocks: dict[str, LotDevices] = {}  # by lot
         self._devices: dict[str, dict[str, DeviceRef]] = {}  # by lot and key
         self._checked_commit = 0  # the last commit after which what is kept is known to be free
+        self._bounds = FloatBounds(ledger)
 
     def open(
         self,
@@ -209,7 +212,13 @@ class InstantSales:
         with self._ledger.commit(now) as commit:
             if self._is_taken(commit, device):
                 self.floats = {}  # another exchange has run a round since: what is free is unknown
+                self._bounds.forget()
                 return _SOLD_OUT
+            again_at = self._bounds.allowed_at(
+                buyer.owner, item.pool, self._pool_gpus(item.pool.name), best.weight, now
+            )
+            if again_at > now:
+                return NoSale("FloatBound", _beyond_bound(item.pool, again_at))
             account = commit.account(buyer.wallet)
             terms, levy_percent = terms_for(item.pool, account, heavy=heavy)
             hold = leases.hold_for(best.max_price, best.weight, terms)
@@ -239,7 +248,11 @@ class InstantSales:
             )
         self.floats[best.lot] = best.remaining
         self._checked_commit = commit.sequence
+        self._bounds.note(buyer.owner, item.pool.name, best.weight, now)
         return lease
+
+    def _pool_gpus(self, pool: str) -> int:
+        return sum(item.devices for item in self._stocks.values() if item.pool.name == pool)
 
     def _is_taken(self, commit: Commit, device: DeviceRef) -> bool:
         """
@@ -255,6 +268,14 @@ class InstantSales:
             for lease in commit.live_leases()
             for leased in lease.devices
         )
+
+
+def _beyond_bound(pool: PoolView, again_at: int) -> str:
+    return (
+        f"one owner may buy {pool.float_owner_percent} % of the float of {pool.name}, at least one"
+        f" GPU, in any {BOUND_SECONDS} s: buy again at {rfc3339_ms(again_at)}, or write a Bid for"
+        " the next round"
+    )
 
 
 _SOLD_OUT = NoSale(

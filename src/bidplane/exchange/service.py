@@ -28,6 +28,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.lease import CLAIMED, LeaseStatus, Phase
+from bidplane.api.money import LARGEST_PRICE
 from bidplane.api.objects import is_deleted, is_true, phase_of, uid_of
 from bidplane.api.reading import Bid, Invalid, read_agent, read_bid, read_status
 from bidplane.core.market.lots import selects
@@ -41,6 +42,7 @@ from bidplane.exchange.projector import Projector
 from bidplane.exchange.quarantine import FAULTS, AgentQuarantine
 from bidplane.exchange.round import usage
 from bidplane.exchange.round.defaultprices import with_default_price
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.exchange.round.usage import Read, UsageWatch
 from bidplane.exchange.stalls import Stalls
 from bidplane.exchange.status import won_status
@@ -115,7 +117,7 @@ class Exchange:
             tokens,
             self._news,
             clock=clock,
-            cap_of=self._cap_of,
+            grant_of=self._grant_of,
             suspended=self._is_suspended,
             desk=self._engine.desk,
             history=history,
@@ -328,10 +330,13 @@ class Exchange:
         """The duration of the last round."""
         return self._round_seconds
 
-    def _cap_of(self, uid: str) -> int | None:
-        for agent in self.informers[AGENT].items():
-            if uid_of(agent) == uid:
-                return snapshot.agent_view(agent).cap
+    def _grant_of(self, uid: str) -> HourlyGrant | None:
+        for obj in self.informers[AGENT].items():
+            if uid_of(obj) == uid:
+                agent = snapshot.agent_view(obj)
+                if agent.default_refill:  # it depends on the other agents, too
+                    agent = self._engine.agents.get(uid, agent)
+                return HourlyGrant(agent.refill, agent.cap, agent.default_refill)
         return None
 
     def _is_suspended(self, uid: str) -> bool:
@@ -380,7 +385,10 @@ class Exchange:
             return
         agent = snapshot.agent_view(agent_object)
         view = with_default_price(
-            view, agent, self._last_snapshot.pools if self._last_snapshot else ()
+            view,
+            agent,
+            self._last_snapshot.pools if self._last_snapshot else (),
+            self._engine.ceilings.get(agent.name, LARGEST_PRICE),
         )
         if view.instant and self._serve(view, agent):
             return

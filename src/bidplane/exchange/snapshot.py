@@ -16,6 +16,7 @@ from bidplane.api import labels
 from bidplane.api.agent import (
     MAX_BIDS,
     RestartClass,
+    Strategy,
     carry_over_cap,
     host_namespace,
     hourly_grant,
@@ -33,7 +34,7 @@ from bidplane.api.objects import (
     status_of,
     uid_of,
 )
-from bidplane.api.pool import ClearingMode, Divides, list_price
+from bidplane.api.pool import MOST_TERM_SECONDS, ClearingMode, Divides, list_price
 from bidplane.api.reading import Invalid, ViewCache, read_agent, read_bid, read_lease, read_pool
 from bidplane.api.shape import Choice, Need, fields_of
 from bidplane.api.times import parse_or_zero, parse_rfc3339
@@ -67,6 +68,9 @@ class AgentView(msgspec.Struct, frozen=True, kw_only=True):
     owner: str = ""
     refill: int = 0  # each hour, priority included
     cap: int = 0
+    default_refill: bool = False  # its spec names none: `round.grants` sets it
+    default_cap: bool = False
+    strategy: Strategy = Strategy.MANUAL
     deleting: bool = False
     suspended: bool = False
     heavy: bool = False  # its restart class
@@ -94,6 +98,11 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     heavy_restart_seconds: int = 0
     exact: bool = False
     float_percent: int = 0
+    # None here; of a pool that states none, `PoolSpec` has them.
+    float_owner_percent: int = 1_000_000
+    term_percent: int = 100
+    term_owner_percent: int = 100
+    longest_term_seconds: int = MOST_TERM_SECONDS
     idle_seconds: int = 300
 
 
@@ -326,6 +335,9 @@ def agent_view(obj: Object) -> AgentView:
         owner=spec.owner,
         refill=refill,
         cap=cap,
+        default_refill=not spec.refill,
+        default_cap=not spec.carry_over,
+        strategy=spec.strategy,
         heavy=spec.restart_class is RestartClass.HEAVY,
         movable=spec.movable,
         priority=spec.priority,
@@ -359,6 +371,10 @@ def pool_view(obj: Object) -> PoolView | None:
         heavy_restart_seconds=spec.heavy_restart_seconds,
         exact=spec.clearing is ClearingMode.EXACT,
         float_percent=spec.instant_float_percent,
+        float_owner_percent=spec.float_owner_percent,
+        term_percent=spec.term_percent,
+        term_owner_percent=spec.term_owner_percent,
+        longest_term_seconds=spec.longest_term_seconds,
         idle_seconds=spec.idle_seconds,
     )
 

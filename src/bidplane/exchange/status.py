@@ -36,13 +36,15 @@ _REFUSALS = (
     BidReason.DEADLINE_PASSED,
 )
 # TooManyBids stands, and is taken in when an older one is gone; one over its budget, when what
-# runs on it has ended for less, or when it bids less; DeviceTaken, when one is given back.
+# runs on it has ended for less, or when it bids less; DeviceTaken, when one is given back;
+# TermBound, when terms end.
 _PUT_OFF = (
     BidReason.TOO_MANY_BIDS,
     BidReason.TOO_MANY_SELECTORS,
     BidReason.SELECTOR_PENDING,
     BidReason.BUDGET_SPENT,
     BidReason.DEVICE_TAKEN,
+    BidReason.TERM_BOUND,
 )
 
 

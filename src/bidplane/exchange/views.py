@@ -33,6 +33,7 @@ from bidplane.core.market.pricing.explain import (
 from bidplane.core.market.pricing.reserve import bounds
 from bidplane.exchange.instantsales import InstantSales
 from bidplane.exchange.round.conditions import lease_name
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.ledger import leases
 from bidplane.ledger.ledger import Ledger
 from bidplane.ledger.records import Account, Lease, LotPrice, Round, lease_id
@@ -349,7 +350,7 @@ def _pool_price(lot: LotResult | LotPrice) -> api.PoolPrice:
     )
 
 
-def wallet_view(account: Account, accruing: int) -> api.Wallet:
+def wallet_view(account: Account, accruing: int, grant: HourlyGrant | None = None) -> api.Wallet:
     return api.Wallet(
         agent=account.name,
         balance=format_credits(account.posted),
@@ -357,6 +358,9 @@ def wallet_view(account: Account, accruing: int) -> api.Wallet:
         available=format_credits(account.available),
         accruing=format_credits(accruing),
         state="Open" if account.is_open else "Closed",
+        refill=format_credits(grant.refill) if grant is not None else "0",
+        default_refill=grant is not None and grant.is_default,
+        carry_over=format_credits(grant.cap) if grant is not None else "0",
     )
 
 

@@ -129,6 +129,10 @@ class Ledger:
     def live_leases(self) -> list[Lease]:
         return self._store.find(LEASE, "phase <> ?", Phase.RELEASED.value)
 
+    def leases_won_after(self, at: int) -> list[Lease]:
+        """Every lease won after a time in milliseconds, in any phase. Reads the whole table."""
+        return self._store.find(LEASE, "won_at > ?", at)
+
     def hold(self, hold: str) -> Hold | None:
         return self._store.get(HOLD, hold)
 

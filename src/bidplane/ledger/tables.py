@@ -184,6 +184,8 @@ class Table(Generic[R]):
 
     def whole(self, row: list[Value]) -> list[Value]:
         """A row of the journal, with the defaults of columns that came after it was written."""
+        if len(row) == len(self.columns):
+            return row
         later = list(zip(msgspec.structs.fields(self.record), self._as_json, strict=True))[
             len(row) :
         ]

@@ -25,9 +25,19 @@ async def offer(host: KubeClient, fleet: Fleet) -> None:
     }
     with suppress(AlreadyExists):
         await host.create(DEVICE_CLASS, device_class)
-    declared = {pool.product: pool for pool in fleet.pools}
-    for product in fleet.products():
-        terms = declared.get(product, PoolDeclaration(product=product))
-        spec = PoolSpec(**fields_of(PoolDeclaration, terms))
+    for name, spec in pool_specs(fleet).items():
         with suppress(AlreadyExists):
-            await host.create(POOL, manifest(POOL, product.lower(), spec))
+            await host.create(POOL, manifest(POOL, name, spec))
+
+
+def pool_specs(fleet: Fleet) -> dict[str, PoolSpec]:
+    """By name, the pool of each product: on the declared terms, or else on the default ones."""
+    declared = {pool.product: pool for pool in fleet.pools}
+    terms = {
+        product: declared.get(product, PoolDeclaration(product=product))
+        for product in fleet.products()
+    }
+    return {
+        product.lower(): PoolSpec(**fields_of(PoolDeclaration, declaration))
+        for product, declaration in terms.items()
+    }

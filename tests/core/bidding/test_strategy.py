@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api.agent import Strategy
+from bidplane.core.bidding.steady import sustainable_price
 from bidplane.core.bidding.strategy import PATIENCE_SECONDS, StrategyInput, offer
 
 VALUE = 4_000_000
@@ -24,8 +25,6 @@ wishes = st.builds(
     since=st.integers(0, 10**6),
     work_seconds=st.integers(1, 10_000),
     deadline=st.integers(0, 2 * 10**7),
-    hourly=st.integers(0, 10**10),
-    promised=st.integers(0, 10**10),
 )
 
 
@@ -38,11 +37,28 @@ def test_nobody_offers_more_than_it_is_worth(
     assert found.reason
 
 
-@given(wishes, st.integers(0, 3 * 10**7))
-def test_steady_never_promises_more_an_hour_than_is_granted(made: StrategyInput, now: int) -> None:
-    price = offer(Strategy.STEADY, made, now=now).price
-    if made.hourly and price:
-        assert made.promised + price * made.weight // 56 <= made.hourly
+@given(
+    st.integers(0, 10**12),
+    st.integers(0, 10**10),
+    st.integers(0, 10**7),
+    st.lists(st.sampled_from([7, 28, 56, 448]), min_size=1, max_size=20),
+)
+def test_steady_work_costs_no_more_an_hour_than_the_wallet_has(
+    balance: int, refill: int, since_refill: int, weights: list[int]
+) -> None:
+    """All of it together, at what it offers."""
+    price = sustainable_price(
+        balance=balance, refill=refill, since_refill=since_refill, weight=sum(weights)
+    )
+    accrued = min(refill, refill * since_refill // 3_600_000)
+    if price > 1:
+        assert price * sum(weights) <= 56 * (balance + accrued)
+    assert (price + 1) * sum(weights) > 56 * (balance + accrued)
+
+
+def test_steady_offers_do_not_jump_at_a_refill() -> None:
+    before = sustainable_price(balance=500, refill=1000, since_refill=3_600_000, weight=56)
+    assert sustainable_price(balance=1500, refill=1000, since_refill=0, weight=56) == before == 1500
 
 
 @given(wishes, st.lists(st.integers(0, 10**7), min_size=2, max_size=6))
@@ -65,12 +81,3 @@ def test_a_deadline_makes_it_urgent_when_waiting_would_be_too_late() -> None:
     assert VALUE // 4 < half < VALUE
     assert offer(Strategy.DEADLINE, made, now=50 * MINUTE).price == VALUE
     assert offer(Strategy.DEADLINE, made, now=60 * MINUTE).price == 0
-
-
-def test_steady_offers_what_is_left() -> None:
-    made = wish(hourly=6_000_000)
-    assert offer(Strategy.STEADY, made, now=0).price == VALUE
-    busy = msgspec.structs.replace(made, promised=5_000_000)
-    assert offer(Strategy.STEADY, busy, now=0).price == 1_000_000
-    full = msgspec.structs.replace(made, promised=6_000_000)
-    assert offer(Strategy.STEADY, full, now=0).price == 0

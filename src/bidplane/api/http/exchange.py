@@ -112,6 +112,9 @@ class Wallet(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     available: str
     accruing: str  # used since the last bill; will be paid from what is held
     state: str  # Open | Closed
+    refill: str = "0"  # credits granted each hour, priority included
+    default_refill: bool = False  # its share of the list price of all GPUs, as its Agent names none
+    carry_over: str = "0"  # the balance at which refills stop
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

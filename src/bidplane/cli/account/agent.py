@@ -9,7 +9,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from bidplane.api.agent import AgentSpec, host_namespace, hourly_grant, name_problem
+from bidplane.api.agent import (
+    HIGHEST_PRIORITY,
+    AgentSpec,
+    Strategy,
+    host_namespace,
+    hourly_grant,
+    name_problem,
+)
 from bidplane.api.http.exchange import Leases, Wallet
 from bidplane.api.http.planes import PlaneUsage
 from bidplane.api.kinds import AGENT, GPU_LEASE
@@ -60,8 +67,9 @@ def create(
     name: str,
     *,
     priority: int = 1,
-    refill: str = "100",
+    refill: str = "",
     max_price: str = "",
+    strategy: Strategy = Strategy.MANUAL,
     owner: str | None = None,
     team: str = "",
     output: Output = None,
@@ -71,16 +79,21 @@ def create(
     """
     Make an agent: a wallet, a plane, and a kubeconfig for it.
 
+    Priority: what a GPU-hour is worth to its work beside other agents', 1 to 10.
+    Refill: each hour, its share by priority of the list price of all GPUs.
+    Price: its pods offer priority × list price, and pay what the next would have.
+    With 16 GPUs at 5.00, priority 3 beside a 1 gets 60.00 and offers up to 15.00.
+
     For example:
-        bidplane agent create trainer --priority 1 --refill 100
+        bidplane agent create trainer --priority 4 --strategy steady
         bidplane agent create chat --priority 5 --refill 100 --max-price 4.00
 
     Args:
         name: Lower-case letters, digits and '-'.
-        priority: Multiplies the refill, and the offer of pods that name no price.
-        refill: Credits granted each hour.
-        max_price: The offer of pods that name no price, in credits per GPU-hour; else the priority
-            times the pool's list price (`bidplane market prices`).
+        priority: From 1 to 10; multiplies --refill, and the list price.
+        refill: Credits granted each hour, times the priority; else its share.
+        max_price: The offer of pods that name no price, in credits per GPU-hour.
+        strategy: How those bid: `steady` offers no more than its wallet can pay for all of them.
         owner: Who answers for it; else your user name.
         team: The team's name, for reports.
     """
@@ -91,6 +104,7 @@ def create(
         priority=priority,
         refill=refill,
         max_price=max_price,
+        strategy=strategy,
     )
     ready = with_host(data, lambda host: _create(host, name, spec))
     written = write_kubeconfig(name, output, data)
@@ -101,7 +115,7 @@ def create(
     console.print(
         f"agent [bold]{name}[/bold] is ready\n"
         f"  plane       {ready.status.plane}\n"
-        f"  wallet      {wallet.available} credits, refilled each hour\n"
+        f"  wallet      {wallet.available} credits, {_refill_text(wallet)}\n"
         f"  kubeconfig  {written}\n"
         f"              renew it with: bidplane agent renew {written.path}",
         soft_wrap=True,
@@ -130,7 +144,7 @@ def list_(*, json: Json = False, data: Data = None) -> None:
             agent.name,
             agent.status.phase,
             str(agent.spec.priority),
-            agent.spec.refill,
+            agent.spec.refill or "default",
             agent.spec.owner,
             agent.spec.team,
         ]
@@ -174,8 +188,9 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
         f"[bold]{name}[/bold] is {status.phase}\n"
         f"  owner     {spec.owner}{', team ' + spec.team if spec.team else ''}\n"
         f"  plane     {status.plane}\n"
-        f"  refill    {spec.refill} credits an hour × priority {spec.priority};"
-        f" bids up to {spec.max_price or 'its priority × list price'}\n"
+        f"  priority  {spec.priority}; bids without a price offer"
+        f" {spec.max_price or 'priority × list price'}, strategy {spec.strategy}\n"
+        f"  refill    {_refill_text(wallet)}\n"
         f"  wallet    {wallet.available} free, {wallet.held} held, {wallet.accruing} accruing\n"
         f"  holds     {usage}" + (f"\n  problem   {status.message}" if status.message else ""),
         soft_wrap=True,
@@ -189,6 +204,12 @@ def show(name: str, *, json: Json = False, data: Data = None) -> None:
             ],
             right="gpus price charged",
         )
+
+
+def _refill_text(wallet: Wallet) -> str:
+    """The refill of a wallet, in words: how much, and whether it is the default."""
+    origin = " by default, its share by priority" if wallet.default_refill else ""
+    return f"refilled with {wallet.refill} each hour{origin}, up to {wallet.carry_over}"
 
 
 def _usage_text(plane: PlaneUsage) -> str:
@@ -366,8 +387,8 @@ def _check(name: str, priority: int, refill: str, max_price: str) -> None:
     problem = name_problem(name)
     if problem:
         raise UserError(problem)
-    if not 1 <= priority <= 1000:
-        raise UserError(f"--priority must be from 1 to 1000, not {priority}")
+    if not 1 <= priority <= HIGHEST_PRIORITY:
+        raise UserError(f"--priority must be from 1 to {HIGHEST_PRIORITY}, not {priority}")
     try:
         hourly_grant(refill, priority)
     except ValueError as error:

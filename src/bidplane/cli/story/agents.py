@@ -1,7 +1,9 @@
 """
 The agents of `bidplane demo` and `bidplane up --example`, and their work.
 
-They use the public API as any agent would: a kubeconfig's token, pods created in their own planes.
+In an installation they use the public API as any agent would: a kubeconfig's token, pods created in
+their own planes. All have the default refill, and offer the default price as far as their wallet
+allows: priority is all that is said of them.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.agent import AgentSpec
+from bidplane.api.agent import AgentSpec, Strategy
 from bidplane.api.kinds import AGENT, POD, Object
 from bidplane.api.manifests import manifest
 from bidplane.cli.common import agent_ready
@@ -34,8 +36,6 @@ class DemoAgent(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     priority: int
-    refill: str
-    price: str  # credits per GPU-hour
     saves: bool = False  # its pods take a checkpoint on notice, and continue from it
 
 
@@ -88,8 +88,7 @@ class DemoAgents:
         spec = AgentSpec(
             owner=f"{demo_agent.name}-team",
             priority=demo_agent.priority,
-            refill=demo_agent.refill,
-            max_price=demo_agent.price,
+            strategy=Strategy.STEADY,
         )
         with contextlib.suppress(AlreadyExists):
             await self.host.create(AGENT, manifest(AGENT, demo_agent.name, spec))
@@ -153,7 +152,6 @@ class InstallationEnvironment:
 def pod(work: AgentWork, demo_agent: DemoAgent) -> Object:
     """The manifest of a work's pod."""
     annotations_of_pod = {
-        labels.MAX_PRICE: demo_agent.price,
         labels.SIMULATED_SECONDS: str(work.seconds),
         **({labels.POOL: work.pool} if work.pool else {}),
         **({labels.CHECKPOINT_COMMAND: "save"} if demo_agent.saves else {}),

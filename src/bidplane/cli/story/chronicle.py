@@ -1,182 +1,116 @@
 """
-The narration of the demo's day, and the record of runs from which it is evaluated.
+The narration of the demo's day.
 
-It prints the script's own lines, displacements and returns, and every few hours the prices and the
-GPUs of each agent. Ordinary starts and ends are only recorded.
+It tells the script's own lines, displacements and returns, how long urgent work waited, and every
+few hours the prices and the GPUs of each agent. Other starts and ends are not told.
 """
 
 from __future__ import annotations
 
-import asyncio
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-from bidplane.api import labels
-from bidplane.api.kinds import POOL
-from bidplane.api.objects import (
-    annotations_of,
-    has_ended,
-    is_deleted,
-    name_of,
-    phase_of,
-    uid_of,
-)
-from bidplane.cli.story.agents import AgentWork, DemoAgents
-from bidplane.cli.story.day import AGENTS, HOURS, NARRATION
-from bidplane.kube.client import Object
-from bidplane.sim.first_come import JobRun
+from bidplane.api.money import MICRO, parse_credits
+from bidplane.cli.story.day import AGENTS, HOURS, NARRATION, URGENT
+from bidplane.sim.day import DayEvent, JobDisplaced, JobDone, JobStarted, MarketDay
 
 WIDTH = 80
 _MARGIN = 16  # the hour, and the agent
-_PRICES_EVERY = 3  # hours
-_GATHERED = 0.1  # hours: events within it are printed as one line
-_GRACE = 1.0  # hours after the day in which its work may still end
+_HOUR = 3600
+_PRICES_EVERY = 3 * _HOUR
+_GATHERED = 360  # seconds: like events within it are told in one line
 
-Say = Callable[[str, str], None]  # takes a line and its style
+# Takes the second of the day, a line and its style.
+Say = Callable[[int, str, str], None]
 
 
-class DayLog:
-    """Records every change of the agents' pods, and prints the notable ones."""
+class StoryNote(NamedTuple):
+    """The text of an event worth telling. Jobs with the same note share a line."""
 
-    def __init__(self, works: Sequence[AgentWork], hour: float, say: Say) -> None:
-        self._works = {work.name: work for work in works}
-        self._hour = hour
-        self._say = say
-        self._began = 0.0
-        self._running: dict[str, tuple[str, float]] = {}  # by uid: the work, since when
-        self._leaving: set[str] = set()  # uids
-        self._displaced: set[str] = set()  # displaced works that have not returned
-        self._notes: dict[tuple[str, str, str], list[str]] = {}
-        self.runs: list[JobRun] = []
-        self.done: dict[str, float] = {}  # by work: when
-        self.first_start: dict[str, float] = {}
+    agent: str
+    text: str
+    style: str
+
+
+class Narrator:
+    """Tells the events of a day, one line after the other."""
+
+    def __init__(self, played: MarketDay, say: Say) -> None:
+        self._played, self._say = played, say
+        self._notes: dict[StoryNote, list[str]] = {}
+        self._gathering_since = 0
+        self._told = -1  # the last whole hour whose script line was told
+        self._market_at = _PRICES_EVERY // 2
         self.displacements = 0
-        self.finished = asyncio.Event()
+        self.urgent_waits: list[int] = []  # seconds, from submission to the first start
+        self.done: dict[str, int] = {}  # by job: when
 
-    @property
-    def now(self) -> float:
-        """Seconds from the start."""
-        return asyncio.get_running_loop().time() - self._began
+    def run(self) -> None:
+        """Play the whole day and tell it."""
+        for event in self._played.play():
+            self._advance(event.at)
+            self._tell(event)
+        self._advance(HOURS * _HOUR)
+        self._flush()
 
-    def begin(self) -> None:
-        self._began = asyncio.get_running_loop().time()
-
-    def line(self, speaker: str, text: str, style: str = "") -> None:
-        """Print a line, wrapped, with the hour of the day and the speaker."""
-        minutes = min(round(self.now / self._hour * 60), HOURS * 60)
-        stamp = f"{minutes // 60:02}:{minutes % 60:02}"
-        first = f"{stamp}  {speaker:<9}"
-        for part in textwrap.wrap(text, WIDTH - _MARGIN) or [""]:
-            self._say(f"{first:<{_MARGIN}}{part}", style)
+    def line(self, at: int, speaker: str, text: str, style: str = "") -> None:
+        """Say a line, wrapped, with the time of day and the speaker."""
+        first = f"{at // _HOUR:02}:{at % _HOUR // 60:02}  {speaker:<9}"
+        for part in textwrap.wrap(text, WIDTH - _MARGIN):
+            self._say(at, f"{first:<{_MARGIN}}{part}", style)
             first = ""
 
-    def pod_changed(self, agent: str, event: str, pod: Object) -> None:
-        """Record a change of an agent's pod."""
-        name, uid = name_of(pod), uid_of(pod)
-        work = self._works.get(name)
-        if work is None:
-            return
-        phase = phase_of(pod)
-        if event == "DELETED" or has_ended(pod):
-            self._end_run(uid)
-        if event == "DELETED":
-            return
-        if phase == "Succeeded":
-            if name not in self.done:
-                self.done[name] = self.now
-                if len(self.done) == len(self._works):
-                    self.finished.set()
-        elif is_deleted(pod):
-            self._pod_leaves(agent, name, uid, pod)
-        elif phase == "Running" and uid not in self._running:
-            self._running[uid] = name, self.now
-            self.first_start.setdefault(name, self.now)
-            if name in self._displaced:
-                self._displaced.discard(name)
-                saved = labels.SIMULATED_DONE in annotations_of(pod)
-                restart_point = "its checkpoint" if saved else "the start"
-                self._add_note(agent, name, f"GPUs again, from {restart_point}", "green")
+    def _advance(self, now: int) -> None:
+        """Tell what the script and the market have to say up to now."""
+        speaks = now >= min(self._market_at, _HOUR * (self._told + 1))
+        if self._notes and (speaks or now > self._gathering_since + _GATHERED):
+            self._flush()
+        while self._told < min(now // _HOUR, HOURS - 1):
+            self._told += 1
+            if self._told in NARRATION:
+                self.line(self._told * _HOUR, "", NARRATION[self._told], "bold")
+        if now >= self._market_at:
+            self._market_at += _PRICES_EVERY * (1 + (now - self._market_at) // _PRICES_EVERY)
+            prices = "  ".join(
+                f"{pool} {parse_credits(price) / MICRO:.2f}"
+                for pool, price in self._played.prices.items()
+            )
+            self.line(now, "market", prices, "cyan")
+            in_use = self._played.gpus_in_use
+            usage = [
+                f"{agent.name} {in_use[agent.name]}" for agent in AGENTS if agent.name in in_use
+            ]
+            self.line(now, "GPUs", ", ".join(usage) or "none in use", "cyan")
 
-    def _pod_leaves(self, agent: str, name: str, uid: str, pod: Object) -> None:
-        """Record a displacement."""
-        if uid in self._leaving or uid not in self._running:
-            return
-        self._leaving.add(uid)
-        self._displaced.add(name)
-        self.displacements += 1
-        has_notice = labels.NOTICE in annotations_of(pod)
-        event = "outbid, paid for leaving, bids again" if has_notice else "leaves, bids again"
-        self._add_note(agent, name, event, "yellow")
+    def _tell(self, event: DayEvent) -> None:
+        """Record an event, and note what is worth telling of it."""
+        for text, style in self._texts(event):
+            if not self._notes:
+                self._gathering_since = event.at
+            note = StoryNote(event.job.agent, text, style)
+            self._notes.setdefault(note, []).append(event.job.name)
 
-    def _add_note(self, agent: str, name: str, event: str, style: str) -> None:
-        """Collect an event: those of several pods at about the same time become one line."""
-        if not self._notes:
-            asyncio.get_running_loop().call_later(_GATHERED * self._hour, self.flush)
-        self._notes.setdefault((agent, event, style), []).append(name)
+    def _texts(self, event: DayEvent) -> Iterator[tuple[str, str]]:
+        job = event.job
+        match event:
+            case JobDone():
+                self.done[job.name] = event.at
+            case JobDisplaced():
+                self.displacements += 1
+                reason = "outbid, compensated" if event.outbid else "out of credits"
+                yield f"{reason}, bids again", "yellow"
+            case JobStarted() if event.is_restart:
+                restart_point = "its checkpoint" if job.saves else "the start"
+                yield f"GPUs again, from {restart_point}", "green"
+            case JobStarted() if job.agent == URGENT:
+                self.urgent_waits.append(event.at - job.at)
+                yield f"GPUs after {event.at - job.at} s", "green"
 
-    def flush(self) -> None:
-        """Print the collected events."""
+    def _flush(self) -> None:
+        """Say the notes that were gathered."""
         notes, self._notes = self._notes, {}
-        for (agent, event, style), names in notes.items():
-            self.line(agent, f"{', '.join(names)}: {event}", style)
-
-    def _end_run(self, uid: str) -> None:
-        """Record the end of a run."""
-        if uid in self._running:
-            name, started = self._running.pop(uid)
-            gpus = self._works[name].gpus
-            self.runs.append(JobRun(job=name, gpus=gpus, started=started, ended=self.now))
-
-    def busy(self) -> dict[str, int]:
-        """The GPUs in use now, by agent."""
-        gpus_by_agent: dict[str, int] = {}
-        for name, _ in self._running.values():
-            work = self._works[name]
-            gpus_by_agent[work.agent] = gpus_by_agent.get(work.agent, 0) + work.gpus
-        return gpus_by_agent
-
-
-async def run_day(
-    agents: DemoAgents, day_log: DayLog, works: Sequence[AgentWork], hour: float
-) -> None:
-    """Play the day; returns when all is done, or too late to count."""
-    async with asyncio.TaskGroup() as group:
-        watching = [
-            group.create_task(agents.watch(name, day_log.pod_changed)) for name in agents.names
-        ]
-        day_log.begin()
-        market = group.create_task(_market(agents, day_log, hour))
-        for moment in sorted({work.at for work in works}):
-            await asyncio.sleep(max(0.0, moment - day_log.now))
-            narration = NARRATION.get(round(moment / hour))
-            if narration:
-                day_log.line("", narration, "bold")
-            for work in works:
-                if work.at == moment:
-                    await agents.submit(work)
-        try:
-            async with asyncio.timeout((HOURS + _GRACE) * hour - day_log.now):
-                await day_log.finished.wait()
-        except TimeoutError:
-            pass
-        finally:
-            day_log.flush()
-            for task in [*watching, market]:
-                task.cancel()
-
-
-async def _market(agents: DemoAgents, day_log: DayLog, hour: float) -> None:
-    """Print the prices and each agent's GPUs every few hours."""
-    for moment in range(_PRICES_EVERY, HOURS, _PRICES_EVERY):
-        await asyncio.sleep(max(0.0, (moment + 0.5) * hour - day_log.now))
-        pools = (await agents.host.list(POOL)).items
-        prices = "  ".join(
-            f"{pool['spec']['product']} {(pool.get('status') or {}).get('price', '?')}"
-            for pool in pools
-        )
-        busy = day_log.busy()
-        usage = ", ".join(
-            f"{agent.name} {busy[agent.name]}" for agent in AGENTS if agent.name in busy
-        )
-        day_log.line("market", prices, "cyan")
-        day_log.line("GPUs", usage or "none in use", "cyan")
+        for note, jobs in notes.items():
+            self.line(
+                self._gathering_since, note.agent, f"{', '.join(jobs)}: {note.text}", note.style
+            )

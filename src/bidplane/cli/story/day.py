@@ -1,13 +1,14 @@
 """
 A day on the example fleet: five agents, their work, and its times.
 
-`bidplane demo` plays it in a minute, `bidplane up --example` over and over. Times are hours of the
-day; `hour` is how many seconds one of them takes.
+`bidplane demo` plays it at its true scale, in virtual time; `bidplane up --example` in a running
+installation, over and over, an hour in `hour` seconds. Times are hours of the day.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from random import Random
 
 import msgspec
 
@@ -15,11 +16,11 @@ from bidplane.cli.story.agents import AgentWork, DemoAgent
 from bidplane.node.fleet import Fleet
 
 AGENTS = [
-    DemoAgent(name="trainer", priority=3, refill="50", price="1.20", saves=True),
-    DemoAgent(name="research", priority=2, refill="50", price="0.90"),
-    DemoAgent(name="nightly", priority=1, refill="20", price="0.60", saves=True),
-    DemoAgent(name="studio", priority=2, refill="20", price="0.35"),
-    DemoAgent(name="chat", priority=8, refill="50", price="5.00"),
+    DemoAgent(name="trainer", priority=4, saves=True),
+    DemoAgent(name="research", priority=3, saves=True),
+    DemoAgent(name="nightly", priority=2, saves=True),
+    DemoAgent(name="studio", priority=1, saves=True),
+    DemoAgent(name="chat", priority=6),
 ]
 HOURS = 24
 
@@ -52,12 +53,12 @@ SCRIPT = [
     PlannedWork(18, "research", "check", 3, 4, 3),
 ]
 NARRATION = {
-    0: "nightly fills what nobody else wants, at 0.60 a GPU-hour",
+    0: "nightly fills what nobody else wants",
     1: "trainer wants both H100 nodes whole, eight NVLinked GPUs each",
     5: "studio renders, and asks for the cheap cards by name",
-    7: "research sweeps: six pods of two GPUs, at 0.90",
-    9: "chat has users waiting, and 5.00 to say so; late is lost",
-    11: "research wants eight GPUs on one link; a queue would block here",
+    7: "research sweeps: six pods of two GPUs",
+    9: "chat has users waiting, and priority 6 to say so; late is lost",
+    11: "research wants eight GPUs on one link",
     12: "noon: chat needs more",
     13: "nightly comes back for whatever is left",
     14: "trainer tunes on eight GPUs",
@@ -65,18 +66,29 @@ NARRATION = {
     17: "evening: chat once more",
     18: "research checks its results before the day ends",
 }
-NOTICE_SECONDS = 3  # in the demo, where an hour takes two
+URGENT = "chat"  # the agent whose work is worth nothing when it is late
+NOTICE_SECONDS = 30  # of all pools of the demo
 
 
-def works(hour: float, suffix: str = "") -> list[AgentWork]:
-    """The script as works, an hour of it in `hour` seconds."""
+def works(hour: float, suffix: str = "", dice: Random | None = None) -> list[AgentWork]:
+    """
+    The script as works, an hour of it in `hour` seconds. With `dice`, each work begins up to ten
+    minutes later and takes up to a tenth more or less time than the script says.
+    """
+
+    def late(entry: PlannedWork) -> float:
+        return dice.uniform(0, 1 / 6) if dice is not None and entry.at else 0.0
+
+    def longer() -> float:
+        return dice.uniform(0.9, 1.1) if dice is not None else 1.0
+
     return [
         AgentWork(
             agent=entry.agent,
             name=f"{entry.task}-{number}{suffix}",
-            at=entry.at * hour,
+            at=(entry.at + late(entry)) * hour,
             gpus=entry.gpus,
-            seconds=max(1, round(entry.hours * hour)),
+            seconds=max(1, round(entry.hours * longer() * hour)),
             due=entry.due * hour,
             pool=entry.pool,
         )
@@ -92,10 +104,7 @@ def domains(fleet: Fleet) -> Iterator[tuple[str, int]]:
             yield node.product.lower(), len(domain)
 
 
-def with_short_notice(fleet: Fleet) -> Fleet:
-    """The fleet with a notice in proportion to the demo's hours."""
-    pools = [
-        msgspec.structs.replace(pool, notice_seconds=NOTICE_SECONDS, restart_seconds=NOTICE_SECONDS)
-        for pool in fleet.pools
-    ]
+def with_demo_notice(fleet: Fleet) -> Fleet:
+    """The fleet with the demo's notice."""
+    pools = [msgspec.structs.replace(pool, notice_seconds=NOTICE_SECONDS) for pool in fleet.pools]
     return msgspec.structs.replace(fleet, pools=pools)

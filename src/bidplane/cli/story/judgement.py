@@ -2,72 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
-from bidplane.api.money import MICRO, format_credits, parse_credits
+import msgspec
+
+from bidplane.api.money import MICRO
 from bidplane.cli.story.agents import AgentWork
-from bidplane.cli.story.chronicle import DayLog
-from bidplane.cli.story.day import AGENTS, HOURS
+from bidplane.cli.story.chronicle import Narrator
+from bidplane.cli.story.day import AGENTS, HOURS, URGENT
+from bidplane.ledger.records import Lease
+from bidplane.sim.day import MarketDay, offered_rent
 from bidplane.sim.first_come import QueuedJob, first_come, utilisation
 
-
-class Paid(NamedTuple):
-    """The amounts that an agent paid and received, in micro-credits."""
-
-    paid: int
-    compensated: int
+_SECONDS = HOURS * 3600
+_PRIORITIES = {agent.name: agent.priority for agent in AGENTS}
 
 
-class DaySchedule(NamedTuple):
-    """The start and end of each work under one policy."""
+class AgentResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The GPU-hours of an agent and their cost; amounts are credits."""
 
-    started: Mapping[str, float]
-    done: Mapping[str, float]
-
-
-class DayComparison(NamedTuple):
-    """The bill, and the market's figures beside the queue's."""
-
-    bill: list[list[str]]
-    beside: list[list[str]]
-    market: DaySchedule
-    queue: DaySchedule
+    agent: str
+    priority: int
+    gpu_hours: float
+    granted: float
+    paid: float
+    paid_per_hour: float  # and GPU
+    offered_per_hour: float  # the average of what its leases offered
+    compensation_paid: float
+    compensation_received: float
 
 
-def compare_with_queue(
+class PolicyResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The day under one policy."""
+
+    value: float  # GPU-hours done in time, each times its agent's priority
+    utilisation: float  # by work that was done within the day
+    done_in_time: int
+    urgent_wait_seconds: int  # the longest
+    urgent_in_time: int
+
+
+class DayResult(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The day under the market, beside the same work in a queue."""
+
+    seed: int
+    jobs: int
+    urgent_jobs: int
+    value_of_all: float
+    market: PolicyResult
+    queue: PolicyResult
+    agents: list[AgentResult]
+    displacements: int
+    leases: int
+    highest_paid_percent: int  # of what it offered, of all leases the highest
+    rounds: int
+    transfers: int
+    ledger_problem: str
+
+
+def day_result(
+    seed: int,
     works: Sequence[AgentWork],
-    day_log: DayLog,
-    payments: Mapping[str, Paid],
+    played: MarketDay,
+    narrator: Narrator,
     domains: Sequence[tuple[str, int]],
-    hour: float,
-) -> DayComparison:
+) -> DayResult:
     """Evaluate the day, and the same work under first come, first served."""
-    market = DaySchedule(day_log.first_start, day_log.done)
-    queue = _queue(works, domains)
     gpus = sum(size for _, size in domains)
-    end = HOURS * hour
-    chats = [work for work in works if work.agent == "chat"]
+    started, done = queue_times(works, domains)
+    waits = [started[work.name] - work.at for work in works if work.agent == URGENT]
+    unstarted = [_SECONDS] if len(narrator.urgent_waits) < len(waits) else []
+    verification = played.verify()
+    return DayResult(
+        seed=seed,
+        jobs=len(works),
+        urgent_jobs=len(waits),
+        value_of_all=round(sum(map(value, works)), 1),
+        market=_policy_result(works, narrator.done, [*narrator.urgent_waits, *unstarted], gpus),
+        queue=_policy_result(works, done, waits, gpus),
+        agents=_agent_results(played),
+        displacements=narrator.displacements,
+        leases=len(played.leases),
+        highest_paid_percent=max(map(_paid_percent, played.leases), default=0),
+        rounds=played.rounds,
+        transfers=verification.transfers,
+        ledger_problem=verification.problem,
+    )
 
-    def longest_chat_wait(schedule: DaySchedule) -> str:
-        longest = max(schedule.started.get(work.name, end) - work.at for work in chats)
-        return f"{longest / hour:.1f} h"
 
-    def row(label: str, figure: Callable[[DaySchedule], str]) -> list[str]:
-        return [label, figure(market), figure(queue)]
-
-    worth = sum(_value(work, hour) for work in works)
-    beside = [
-        row("useful utilisation", lambda schedule: f"{_useful(works, schedule, end, gpus):.0%}"),
-        row("value", lambda schedule: f"{value(works, schedule, hour):.0f} of {worth:.0f}"),
-        row("done in time", lambda schedule: f"{len(_in_time(works, schedule))} of {len(works)}"),
-        row("chat waited at most", longest_chat_wait),
-    ]
-    return DayComparison(_bill(day_log, works, payments, hour), beside, market, queue)
-
-
-def _queue(works: Sequence[AgentWork], domains: Sequence[tuple[str, int]]) -> DaySchedule:
-    """The schedule under first come, first served."""
+def queue_times(
+    works: Sequence[AgentWork], domains: Sequence[tuple[str, int]]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return when each work starts and ends under first come, first served."""
     jobs = [
         QueuedJob(
             name=work.name,
@@ -79,60 +105,65 @@ def _queue(works: Sequence[AgentWork], domains: Sequence[tuple[str, int]]) -> Da
         for work in works
     ]
     runs = first_come(jobs, [size for _, size in domains])
-    return DaySchedule({run.job: run.started for run in runs}, {run.job: run.ended for run in runs})
+    return {run.job: run.started for run in runs}, {run.job: run.ended for run in runs}
 
 
-def _in_time(works: Sequence[AgentWork], schedule: DaySchedule) -> list[AgentWork]:
-    """The works done in time."""
-    return [
-        work
-        for work in works
-        if work.name in schedule.done and schedule.done[work.name] <= work.due
-    ]
+def value(work: AgentWork) -> float:
+    """Return the value of a work: its GPU-hours times its agent's priority."""
+    return _PRIORITIES[work.agent] * work.gpus * work.seconds / 3600
 
 
-def _value(work: AgentWork, hour: float) -> float:
-    """The value of a work done in time, in credits: its price for its whole duration."""
-    price = next(parse_credits(agent.price) for agent in AGENTS if agent.name == work.agent)
-    return price / MICRO * work.gpus * work.seconds / hour
+def _policy_result(
+    works: Sequence[AgentWork],
+    done: Mapping[str, float],
+    urgent_waits: Sequence[float],
+    gpus: int,
+) -> PolicyResult:
+    in_time = [work for work in works if done.get(work.name, _SECONDS + 1) <= work.due]
+    finished = [work for work in works if done.get(work.name, _SECONDS + 1) <= _SECONDS]
+    useful = sum(work.gpus * work.seconds for work in finished)
+    return PolicyResult(
+        value=round(sum(map(value, in_time)), 1),
+        utilisation=round(utilisation(useful, gpus, _SECONDS), 4),
+        done_in_time=len(in_time),
+        urgent_wait_seconds=round(max(urgent_waits, default=0)),
+        urgent_in_time=sum(work.agent == URGENT for work in in_time),
+    )
 
 
-def value(works: Sequence[AgentWork], schedule: DaySchedule, hour: float) -> float:
-    """The value of all works done in time, in credits."""
-    return sum(_value(work, hour) for work in _in_time(works, schedule))
-
-
-def _useful(works: Sequence[AgentWork], schedule: DaySchedule, end: float, gpus: int) -> float:
-    """The useful utilisation of the day."""
-    finished = [work for work in works if schedule.done.get(work.name, end + 1) <= end]
-    return utilisation(sum(work.gpus * work.seconds for work in finished), gpus, end)
-
-
-def _bill(
-    day_log: DayLog, works: Sequence[AgentWork], payments: Mapping[str, Paid], hour: float
-) -> list[list[str]]:
-    """
-    A row per agent. The ledger charged `hour` seconds for an hour of the day, so amounts are
-    scaled.
-    """
-    agents = {work.name: work.agent for work in works}
-    rows = []
-    for demo_agent in AGENTS:
-        runs = [run for run in day_log.runs if agents[run.job] == demo_agent.name]
-        hours = sum(run.gpus * (run.ended - run.started) for run in runs) / hour
-        payment = payments[demo_agent.name]
-        scale = 3600 / hour
-        rows.append(
-            [
-                demo_agent.name,
-                f"{hours:.0f}",
-                _rounded(payment.paid * scale),
-                _rounded(payment.paid * scale / hours) if hours else "",
-                _rounded(payment.compensated * scale),
-            ]
+def _agent_results(played: MarketDay) -> list[AgentResult]:
+    bills, results = played.bills(), []
+    for agent in AGENTS:
+        bill = bills[agent.name]
+        gpu_seconds = sum(
+            stay.job.gpus * (stay.ended - stay.began)
+            for stay in played.stays
+            if stay.job.agent == agent.name
         )
-    return rows
+        hours = gpu_seconds / 3600
+        results.append(
+            AgentResult(
+                agent=agent.name,
+                priority=agent.priority,
+                gpu_hours=round(hours, 1),
+                granted=_credits(bill.granted),
+                paid=_credits(bill.rent),
+                paid_per_hour=_credits(bill.rent / hours) if hours else 0.0,
+                offered_per_hour=_credits(bill.offered / hours) if hours else 0.0,
+                compensation_paid=_credits(bill.compensation_paid),
+                compensation_received=_credits(bill.compensation_received),
+            )
+        )
+    return results
 
 
-def _rounded(micro: float) -> str:
-    return format_credits(round(micro / MICRO * 100) * MICRO // 100)
+def _paid_percent(lease: Lease) -> int:
+    """The rent of a lease as a percentage of what it offered for its time, rounded up."""
+    offered = offered_rent(lease)
+    # A lease pays for a few seconds at least, however soon it is given back.
+    paid = lease.charged - lease.displacement
+    return -(-100 * paid // offered) if offered and paid > lease.minimum else 0
+
+
+def _credits(micro: float) -> float:
+    return round(micro / MICRO, 2)

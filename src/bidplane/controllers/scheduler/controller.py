@@ -24,7 +24,6 @@ from bidplane.api.kinds import (
     Kind,
     Object,
 )
-from bidplane.api.money import parse_credits
 from bidplane.api.objects import status_of
 from bidplane.api.pool import list_price
 from bidplane.api.views import Pod
@@ -113,7 +112,6 @@ class SchedulerController:
             jobs=cache[JOB].items(),
             groups=await self._groups(cache),
             strategy=spec.strategy,
-            hourly=parse_credits(spec.refill or "0") * spec.priority,
             now=self._clock.now(),
         )
 

@@ -2,11 +2,12 @@
 The strategies by which an agent's pods bid when they name no price; each is asked every round.
 
 Pure: what to bid follows from what the work is worth, how long it has waited,
-when it must be done, and what the agent has promised already. A winner pays the least it
+and when it must be done. A winner pays the least it
 could have bid, so these never save by bidding low; they save by being willing to wait.
 
     manual    the agent's price, and that is all
-    steady    the same, but all leases together never promise more an hour than is granted an hour
+    steady    the same, but no more than its wallet can pay for all its work (`steady`): the
+              exchange, which has the wallets, lowers its bids in each round
     thrifty   begins at a quarter of it, and after an hour of waiting offers all of it
     deadline  a quarter of it while there is time, all of it when waiting longer would be too late
     paced     so much of it that a budget lasts until the work is done or due (`pacing`)
@@ -17,7 +18,6 @@ from __future__ import annotations
 import msgspec
 
 from bidplane.api.agent import Strategy
-from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.bidding import pacing
 from bidplane.core.bidding.pacing import Pace, PacedOffer, PacingPlan, WorkProgress
 
@@ -32,8 +32,6 @@ class StrategyInput(msgspec.Struct, frozen=True, kw_only=True):
     since: int  # milliseconds: when it began to wait
     work_seconds: int = 3600
     deadline: int = 0  # milliseconds; 0 is none
-    hourly: int = 0  # micro-credits the agent is granted an hour; 0 is no plan
-    promised: int = 0  # of those, what its leases may cost
     budget: int = 0  # micro-credits that the work may cost in all; 0 is no limit
     spent: int = 0  # of that, so far
     ran_seconds: int = 0  # of the work, so far
@@ -43,14 +41,6 @@ class StrategyInput(msgspec.Struct, frozen=True, kw_only=True):
 def offer(strategy: Strategy, wish: StrategyInput, *, now: int) -> PacedOffer:
     """The price to bid now; 0 is no bid."""
     match strategy:
-        case Strategy.STEADY if wish.hourly:
-            unpromised = wish.hourly - wish.promised
-            price = min(wish.value, max(0, unpromised) * GPU_WEIGHT // wish.weight)
-            if price == 0:
-                return PacedOffer(price=0, reason="what is granted an hour is in use")
-            if price < wish.value:
-                return PacedOffer(price=price, reason="all that is left of what is granted an hour")
-            return PacedOffer(price=price, reason="its value")
         case Strategy.THRIFTY:
             waited = min(max(0, now - wish.since), 1000 * PATIENCE_SECONDS)
             return _part(wish.value, waited * pacing.UNIT // (1000 * PATIENCE_SECONDS))

@@ -37,7 +37,6 @@ class PlaneSnapshot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     jobs: Sequence[Object] = ()
     groups: Mapping[Kind, Sequence[Object]] = {}  # PodGroups of the kinds that its pods name
     strategy: Strategy = Strategy.MANUAL  # for the prices of its pods' bids
-    hourly: int = 0  # the agent's income per hour in micro-credits
     now: float = 0.0
 
     def default_prices(self, pool: str) -> set[int]:

@@ -9,7 +9,6 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
 from bidplane.api.kinds import Object
-from bidplane.api.lease import Phase
 from bidplane.api.money import GPU_WEIGHT, MICRO, format_credits, parse_credits
 from bidplane.api.objects import name_of
 from bidplane.api.reading import Bid
@@ -24,18 +23,18 @@ from bidplane.core.scheduling.observed import (
     PlaneSnapshot,
     ask_or_none,
     bid_of,
-    is_by_hand,
     is_pending,
-    lease_of,
 )
 from bidplane.core.scheduling.operations import DeleteBid, Operation, PriceBid
 
+# The exchange sets the price of their bids in each round.
+_PRICED_BY_EXCHANGE = (Strategy.MANUAL, Strategy.STEADY)
 _UNKNOWN_PRICE = MICRO  # while no pool is known, when no price could win
 
 
 def is_paced(snapshot: PlaneSnapshot) -> bool:
     """Return whether the offers of pods may change over time while nothing else does."""
-    return snapshot.strategy is not Strategy.MANUAL and any(map(is_pending, snapshot.pods))
+    return snapshot.strategy not in _PRICED_BY_EXCHANGE and any(map(is_pending, snapshot.pods))
 
 
 def is_instant(snapshot: PlaneSnapshot, ask: PodAsk) -> bool:
@@ -55,20 +54,14 @@ def offers_of(snapshot: PlaneSnapshot, pending: list[Object]) -> dict[str, Paced
     """
     Return, by pod, the offer that it makes now.
 
-    Pods are taken one after the other, the oldest first. Each counts the cost of those before it
-    and not of those after it, so that two never make way for each other.
+    Pods are taken one after the other, the oldest first.
     """
     offers: dict[str, PacedOffer] = {}
-    promised = _promised_cost(snapshot) if snapshot.strategy is Strategy.STEADY else 0
     for pod in sorted(pending, key=lambda pod: (_creation_stamp(pod), name_of(pod))):
         ask = ask_or_none(pod)
         if ask is None or not ask.gpus:
             continue
-        offer_now = _offer_of(snapshot, pod, ask, promised)
-        offers[pod["metadata"]["uid"]] = offer_now
-        bid = bid_of(snapshot, pod)
-        if bid is None or lease_of(snapshot, bid) is None:  # with a lease, the lease is counted
-            promised += offer_now.price * _weight(ask, bid) // GPU_WEIGHT
+        offers[pod["metadata"]["uid"]] = _offer_of(snapshot, pod, ask)
     return offers
 
 
@@ -78,7 +71,7 @@ def reprice_bid(
     """Yield the new price of a waiting bid, or its deletion, where the pod's offer has changed."""
     if ask.max_price and bid.spec.max_price != ask.max_price:
         yield PriceBid(bid, ask.max_price)  # its author changed it while the pod waits
-    if ask.max_price or snapshot.strategy is Strategy.MANUAL:
+    if ask.max_price or snapshot.strategy in _PRICED_BY_EXCHANGE:
         return
     current_price, price = parse_credits(bid.spec.max_price or "0"), offer_now.price
     if price == 0:
@@ -105,11 +98,11 @@ def _pace_of(bid: Bid | None) -> Pace:
         return Pace()
 
 
-def _offer_of(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk, promised: int) -> PacedOffer:
-    """Return the offer that a pod makes now; `promised` is what the agent's other work may cost."""
+def _offer_of(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> PacedOffer:
+    """Return the offer that a pod makes now."""
     if ask.max_price:
         return PacedOffer(price=parse_credits(ask.max_price), reason="the pod's own price")
-    if snapshot.strategy is Strategy.MANUAL:
+    if snapshot.strategy in _PRICED_BY_EXCHANGE:
         return PacedOffer(price=_gpu_hour_value(snapshot, ask), reason="the agent's price")
     wish = StrategyInput(
         value=_gpu_hour_value(snapshot, ask),
@@ -117,8 +110,6 @@ def _offer_of(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk, promised: int) 
         since=_milliseconds(_creation_stamp(pod)) or round(1000 * snapshot.now),
         work_seconds=ask.work_seconds or WORK_SECONDS,
         deadline=_milliseconds(ask.deadline),
-        hourly=snapshot.hourly,
-        promised=promised,
     )
     if ask.budget:
         wish = _with_budget(wish, ask, bid_of(snapshot, pod))
@@ -148,7 +139,9 @@ def _gpu_hour_value(snapshot: PlaneSnapshot, ask: PodAsk) -> int:
 
 
 def price_text(snapshot: PlaneSnapshot, ask: PodAsk, offer_now: PacedOffer) -> str:
-    """Return the `maxPrice` of a new bid; "" where each pool's list price gives another."""
+    """Return the `maxPrice` of a new bid; "" where the exchange sets it, by pool or by wallet."""
+    if not ask.max_price and snapshot.strategy is Strategy.STEADY:
+        return ""
     if not ask.max_price and snapshot.strategy is Strategy.MANUAL:
         prices = snapshot.default_prices(ask.pool)
         return format_credits(min(prices)) if len(prices) == 1 else ""
@@ -176,23 +169,6 @@ def _gpus_sold(gpus: int, bid: Bid | None, blocks: int = 1) -> int:
     status = bid.status if bid is not None else None
     sold = 0 if status is None or status.share_sold else status.gpus_sold // blocks
     return max(gpus, sold) if sold else block_size(gpus, CHAIN) or gpus
-
-
-def _promised_cost(snapshot: PlaneSnapshot) -> int:
-    """Return the hourly cost of the agent's leases and of its waiting bids written by hand."""
-    total = 0
-    for lease in snapshot.leases:
-        if lease.phase != Phase.RELEASED:
-            total += parse_credits(lease.spec.max_price) * lease.spec.weight // GPU_WEIGHT
-    for bid in snapshot.bids:
-        if is_by_hand(bid) and bid.is_waiting:
-            spec = bid.spec
-            gpus = _gpus_sold(spec.gpus, bid, spec.blocks) * spec.blocks
-            if spec.is_joint:
-                gpus = max(spec.asked, bid.status.gpus_sold if bid.status is not None else 0)
-            value = max(snapshot.default_prices(spec.pool), default=_UNKNOWN_PRICE)
-            total += (parse_credits(spec.max_price) if spec.max_price else value) * gpus
-    return total
 
 
 def _milliseconds(stamp: str) -> int:

@@ -18,6 +18,7 @@ from bidplane.exchange.http.rounds import RoundRoutes
 from bidplane.exchange.http.wallets import WalletRoutes
 from bidplane.exchange.instantsales import InstantSales
 from bidplane.exchange.rates import HISTORY_COST, Rates
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.exchange.workers.history import History, OwnHistory
 from bidplane.http.asgi import App, Receive, Scope, Send, lifespan
 from bidplane.http.replies import Reply, answer, refuse, text_reply
@@ -45,7 +46,7 @@ class ExchangeApp:
         news: News,
         *,
         clock: Clock,
-        cap_of: Callable[[str], int | None] = lambda _: None,
+        grant_of: Callable[[str], HourlyGrant | None] = lambda _: None,
         suspended: Callable[[str], bool] = lambda _: False,
         desk: InstantSales | None = None,
         history: History | None = None,
@@ -53,7 +54,7 @@ class ExchangeApp:
         problem: Callable[[], str] = lambda: "",
     ) -> None:
         """
-        Create the application. `cap_of`: by an agent's uid, what its wallet may carry over; None if
+        Create the application. `grant_of`: by an agent's uid, what its wallet is granted; None if
         there is no such agent. `history` reads old rounds; without it they are read on this loop.
         `problem`: why nothing may be written now; "" if it may.
         """
@@ -61,7 +62,7 @@ class ExchangeApp:
         self._rates = rates or Rates()
         past = history or OwnHistory(ledger)
         sales = desk or InstantSales(ledger)
-        purse = WalletRoutes(ledger, past, now=self._now, cap_of=cap_of)
+        purse = WalletRoutes(ledger, past, now=self._now, grant_of=grant_of)
         order = OrderRoutes(ledger, news, sales, past, now=self._now, suspended=suspended)
         rounds = RoundRoutes(ledger, news, past, self._rates, clock=clock)
         # Those that read the past cost more of an agent's rate.

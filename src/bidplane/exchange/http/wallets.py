@@ -9,6 +9,7 @@ from bidplane.api.money import LARGEST_AMOUNT, LARGEST_SUPPLY, format_credits, p
 from bidplane.exchange import views
 from bidplane.exchange.http.asking import ExchangeRequest, find_wallet, read_history
 from bidplane.exchange.http.parameters import NOT_A_TEXT, decoded, number
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.exchange.workers.history import History
 from bidplane.http.replies import Reply, json_reply
 from bidplane.ledger import wallets
@@ -22,8 +23,8 @@ LINES_MOST = 1000  # of a statement, unless it asks for more
 
 class WalletRoutes:
     """
-    Answers about wallets. `now` is in milliseconds; `cap_of` returns what the wallet of an agent's
-    uid may carry over, None if there is no such agent.
+    Answers about wallets. `now` is in milliseconds; `grant_of` returns the grant of an agent's uid,
+    None if there is no such agent.
     """
 
     def __init__(
@@ -32,9 +33,9 @@ class WalletRoutes:
         history: History,
         *,
         now: Callable[[], int],
-        cap_of: Callable[[str], int | None],
+        grant_of: Callable[[str], HourlyGrant | None],
     ) -> None:
-        self._ledger, self._history, self._now, self._cap_of = ledger, history, now, cap_of
+        self._ledger, self._history, self._now, self._grant_of = ledger, history, now, grant_of
 
     async def wallet(self, ask: ExchangeRequest) -> Reply:
         return self._view(find_wallet(self._ledger, ask.identity, ask.name))
@@ -84,16 +85,16 @@ class WalletRoutes:
             raise status.bad_request(NOT_A_TEXT)
         receivers = [wallet for wallet in self._ledger.wallets_named(request.to) if wallet.is_open]
         receiver = receivers[-1].agent_uid if receivers else ""
-        cap = self._cap_of(receiver)
-        if cap is None:  # no such agent, or one that is going
-            receiver, cap = "", 0
+        grant = self._grant_of(receiver)
+        if grant is None:  # no such agent, or one that is going
+            receiver = ""
         with self._ledger.commit(self._now()) as commit:
             done = wallets.transfer(
                 commit,
                 sender=sender.agent_uid,
                 receiver=receiver,
                 amount=amount,
-                cap=cap,
+                cap=grant.cap if grant is not None else 0,
                 key=request.key,
                 memo=request.memo,
             )
@@ -108,7 +109,7 @@ class WalletRoutes:
             for lease in self._ledger.live_leases()
             if lease.wallet == wallet.id
         )
-        return json_reply(views.wallet_view(wallet, accruing))
+        return json_reply(views.wallet_view(wallet, accruing, self._grant_of(wallet.agent_uid)))
 
 
 def _not_funded(

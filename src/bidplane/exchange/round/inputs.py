@@ -23,6 +23,7 @@ from bidplane.exchange.instantsales import Kept
 from bidplane.exchange.round import incumbents, multilot
 from bidplane.exchange.round import machines as hosting
 from bidplane.exchange.round.inventory import LotDevices, MarketInventory, domains_for_sale, machine
+from bidplane.exchange.round.termbounds import TermBounds
 from bidplane.exchange.snapshot import AgentView, BidView, HostSnapshot
 from bidplane.ledger import budgets, leases, wallets
 from bidplane.ledger.commit import Commit
@@ -131,7 +132,8 @@ def _asks(
     refused: Refusals = _over_budget(commit, snapshot, standing, inventory.stocks)
     ages = _ages(standing, snapshot.agents, commit.at)
     bounds = {agent.name: agent.max_bids for agent in snapshot.agents}
-    for bid in standing:
+    terms = TermBounds(commit, snapshot, inventory.stocks)
+    for bid in terms.in_order(standing):
         if bid.uid not in ages:
             refused[bid.uid] = BidReason.TOO_MANY_BIDS, _too_many(bounds[bid.agent])
         if bid.uid in refused:
@@ -146,11 +148,15 @@ def _asks(
                 routed = _where_beside(routed, bid.beside, snapshot.unpriced, inventory.stocks)
             if isinstance(routed, Ask) and (bid.requests or bid.terms):
                 routed = hosting.where_it_fits(routed, bid, snapshot.hosts, inventory.stocks)
+            if isinstance(routed, Ask) and bid.term_seconds:
+                routed = terms.restrict(routed, bid)
             if isinstance(routed, Ask):
                 able.append(msgspec.structs.replace(routed, option=option))
             else:
                 reasons.append(routed)
         if able:
+            if bid.term_seconds:
+                terms.admit(able, bid)
             first, *alternatives = able
             asks.append(msgspec.structs.replace(first, otherwise=tuple(alternatives)))
         else:
