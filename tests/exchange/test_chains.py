@@ -116,6 +116,7 @@ def test_rounds_replay_with_the_chain_they_had(boxes: Market) -> None:
 
 
 def test_a_round_saved_before_pools_had_chains_replays(market: Market) -> None:
+    market.change(devices=gpus(8))
     report = market.round(bid("x", "trainer", 3, PRICE), bid("y", "chat", 16, PRICE))
     (record,) = market.ledger.rounds_after(report.round - 1, limit=1)
     given, result = msgspec.json.decode(record.input), msgspec.json.decode(record.result)

@@ -76,18 +76,24 @@ def test_an_agent_without_refill_has_the_default_and_an_explicit_zero_is_zero() 
     assert view(refill="2", priority=3).refill == 6 * CREDIT
 
 
+def _posted(market: Market) -> int:
+    account = market.ledger.account("wallet/a")
+    assert account is not None
+    return account.posted
+
+
 def test_grants_wait_until_something_is_for_sale(market: Market) -> None:
     market.change(agents=(sharing("a"),), devices=())
     market.round()
-    assert market.ledger.account("wallet/a").posted == 0
+    assert _posted(market) == 0
     listed = msgspec.structs.replace(pool("h100"), list_price=CREDIT)
     market.change(agents=(sharing("a"),), pools=(listed,), devices=gpus(2))
     market.round(after=60)
-    assert market.ledger.account("wallet/a").posted == 2 * CREDIT
+    assert _posted(market) == 2 * CREDIT
     market.round(after=3600)
-    assert market.ledger.account("wallet/a").posted == 4 * CREDIT
+    assert _posted(market) == 4 * CREDIT
     market.round(after=3600)  # twice a grant is the most
-    assert market.ledger.account("wallet/a").posted == 4 * CREDIT
+    assert _posted(market) == 4 * CREDIT
 
 
 def test_steady_bids_offer_what_the_wallet_pays_for_all_of_them(market: Market) -> None:

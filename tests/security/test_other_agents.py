@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bidplane.exchange.round.grants import HourlyGrant
 from bidplane.ledger.records import lease_id
 from exchange.test_http import NOW, Site, refusal, transfer
 from exchange.words import PRICE, agent, bid
@@ -20,6 +21,9 @@ def site(tmp_path: Path) -> Iterator[Site]:
     made.ledger.close()
 
 
+SMALL = HourlyGrant(refill=1, cap=1, is_default=False)
+
+
 def normal(answer: tuple[int, bytes], name: str) -> tuple[int, str, str]:
     code, reason, message = refusal(answer)
     return code, reason, message.replace(name, "NAME")
@@ -28,7 +32,7 @@ def normal(answer: tuple[int, bytes], name: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize("amount", ["1", "0", "99999", "a lot", "-1"])
 def test_a_refused_transfer_is_the_same_for_an_agent_and_for_none(site: Site, amount: str) -> None:
     """Whatever is wrong with it, and though the other's wallet could not take it."""
-    site.caps["uid-chat"] = 1
+    site.grants["uid-chat"] = SMALL
     there = normal(transfer(site, "trainer", "trainer", "chat", amount, key="a"), "chat")
     nowhere = normal(transfer(site, "trainer", "trainer", "nobody", amount, key="b"), "nobody")
     assert there == nowhere
@@ -37,7 +41,7 @@ def test_a_refused_transfer_is_the_same_for_an_agent_and_for_none(site: Site, am
 
 def test_a_used_key_says_the_same_of_both(site: Site) -> None:
     assert transfer(site, "trainer", "trainer", "chat", "1")[0] == 200
-    site.caps["uid-chat"] = 1
+    site.grants["uid-chat"] = SMALL
     there = normal(transfer(site, "trainer", "trainer", "chat", "2"), "chat")
     assert there == normal(transfer(site, "trainer", "trainer", "nobody", "2"), "nobody")
 
@@ -49,7 +53,7 @@ def test_the_refusal_says_what_to_do(site: Site) -> None:
 
 
 def test_an_owner_is_told_which_it_is(site: Site) -> None:
-    site.caps["uid-chat"] = 1
+    site.grants["uid-chat"] = SMALL
     assert refusal(transfer(site, "host", "trainer", "nobody", "1"))[:2] == (404, "NotFound")
     assert refusal(transfer(site, "host", "trainer", "chat", "1"))[:2] == (409, "OverCap")
 

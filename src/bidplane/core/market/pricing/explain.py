@@ -95,8 +95,8 @@ def _explain(loss: Lost) -> str:
         case BidReason.SHAPE_NOT_SOLD:
             return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"
         case BidReason.NO_SUCH_POOL:
-            others = f"name one of {_listed(loss.pools)}, or" if loss.pools else "name"
-            return f"there is no pool {loss.no_such_pool}; {others} none to let the exchange choose"
+            remedy = f"name one of {_listed(loss.pools)}, or" if loss.pools else "name"
+            return f"there is no pool {loss.no_such_pool}; {remedy} none to let the exchange choose"
         case BidReason.NO_DEVICES:
             return "nothing is for sale there yet: no node has published a device for the pool"
         case reason:
