@@ -78,3 +78,15 @@ def test_a_change_waits_for_somebody_else_and_can_be_taken_back(fresh: Installat
     database.commit()
     database.close()
     assert "entry 2 was changed" in fresh.bidplane("audit", "verify", code=1)
+
+
+def test_the_pilot_proposes_with_a_credential_of_its_own(fresh: Installation) -> None:
+    fresh.up()
+    assert "no device is held and idle" in fresh.bidplane("idle")
+    # A box and nobody on it: it is the pool's last, so it stays.
+    output = fresh.bidplane("pilot", "run", "--for", "2s", "--park-after", "1s", "--shadow")
+    assert "in shadow: nothing is applied" in output
+    assert "could not" not in output
+    assert fresh.bidplane("proposals", "list").splitlines()[1:] == []
+    wrong = fresh.bidplane("pilot", "run", "--for", "soon", code=2)
+    assert "--for 'soon': write a number and s, m, h or d, as 30m" in wrong

@@ -30,6 +30,8 @@ COMMANDS = {
     "ledger": ("account.ledger:app", "The ledger: money and leases."),
     "user": ("gate.user:app", "People: names, roles, credentials."),
     "proposals": ("gate.proposals:app", "Intended changes, and the decisions on them."),
+    "pilot": ("gate.pilot:app", "The pilot: observes the fleet and proposes changes."),
+    "idle": ("gate.idle:idle", "Devices that are held and do nothing."),
     "audit": ("gate.audit:app", "Verdicts, approvals and outcomes, chained by hash."),
     "metrics": ("operate.metrics:app", "Metrics for Prometheus."),
     "node": ("devices.node:node", "Run this machine as a node."),

@@ -16,25 +16,8 @@ import msgspec
 
 from bidplane.api.gate.action import Action, Effect
 from bidplane.api.gate.policy import ActorRole, PolicySpec, Ruling
-from bidplane.api.kinds import (
-    AGENT,
-    BID,
-    GPU_LEASE,
-    NODE,
-    POD,
-    POLICY,
-    POOL,
-    RESOURCE_SLICE,
-)
-from bidplane.api.reading import (
-    Invalid,
-    read_agent,
-    read_bid,
-    read_lease,
-    read_policy,
-    read_pool,
-)
-from bidplane.api.views import Node, Pod, ResourceSlice
+from bidplane.api.kinds import POLICY
+from bidplane.api.reading import Invalid, read_policy
 from bidplane.core.gate.actions import SHAPES, action_digest
 from bidplane.core.gate.effects import ActionImpossible, Impossible, Prepared, prepare
 from bidplane.core.gate.fleet import FleetState
@@ -47,8 +30,8 @@ from bidplane.core.gate.judgement import (
 )
 from bidplane.core.gate.lifecycle import ProposalEvent
 from bidplane.core.gate.measuring import scope_of
-from bidplane.core.gate.snapshot import HostObjects, fleet_state
 from bidplane.errors import ApiError, Unavailable, UserError
+from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
 from bidplane.ledger.audit.trail import AuditDetail, AuditEntry, AuditTrail, Subject
 from bidplane.machinery.clock import Clock
@@ -98,18 +81,7 @@ class Gate:
 
     async def fleet(self) -> FleetState:
         """Return the fleet as the host shows it now."""
-        host = self.host
-        return fleet_state(
-            HostObjects(
-                agents=[read_agent(obj) for obj in (await host.list(AGENT)).items],
-                pools=[read_pool(obj) for obj in (await host.list(POOL)).items],
-                bids=[read_bid(obj) for obj in (await host.list(BID)).items],
-                leases=[read_lease(obj) for obj in (await host.list(GPU_LEASE)).items],
-                pods=[Pod(obj) for obj in (await host.list(POD)).items],
-                nodes=[Node(obj) for obj in (await host.list(NODE)).items],
-                slices=[ResourceSlice(obj) for obj in (await host.list(RESOURCE_SLICE)).items],
-            )
-        )
+        return await read_fleet(self.host)
 
     async def policies(self) -> list[ActivePolicy]:
         policies: list[ActivePolicy] = []

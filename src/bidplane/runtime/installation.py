@@ -63,7 +63,8 @@ class Installation:
         self._address = folder / "installation.json"
         self._machine = folder / "machine.json"
         self._lock: IO[str] | None = None
-        self._owner_tokens: dict[str, tuple[str, int]] = {}  # user: token and its end
+        # By user and groups: a token and its end.
+        self._host_tokens: dict[tuple[str, tuple[str, ...]], tuple[str, int]] = {}
 
     def __repr__(self) -> str:
         return f"<Installation {self.folder}>"
@@ -191,17 +192,21 @@ class Installation:
         Return a token of the owner, for our own processes and commands, which can read the key
         anyway.
         """
-        cached = self._owner_tokens.get(user)
+        return self.host_token(user=user, groups=(OWNERS,), now=now)
+
+    def host_token(self, *, user: str, groups: tuple[str, ...], now: float) -> str:
+        """Return a token of the host with the rights of these groups."""
+        cached = self._host_tokens.get((user, groups))
         if cached is not None and cached[1] > now + _COMPONENT_TOKEN_SECONDS / 2:
             return cached[0]
         identity = Identity(
             plane=HOST_PLANE,
             uid=self.address().host_uid,
             user=user,
-            groups=(OWNERS,),
+            groups=groups,
             expires=int(now) + _COMPONENT_TOKEN_SECONDS,
         )
         token = self.tokens().issue(identity)
         if identity.uid:  # else the host plane is still being made: ask again
-            self._owner_tokens[user] = token, identity.expires
+            self._host_tokens[user, groups] = token, identity.expires
         return token

@@ -31,7 +31,9 @@ class FleetLease(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     devices: int
     rent: int = 0  # micro-credits per hour
-    idle_since: str = ""
+    idle_since: str = ""  # its GPUs do nothing since; "" while they work, or are unknown
+    unused_since: str = ""  # no pod is on it since
+    degraded: str = ""  # what is wrong with a link of its devices
     labels: Marks = {}
     annotations: Marks = {}
 

@@ -9,7 +9,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
-from bidplane.api.lease import Phase
+from bidplane.api.lease import IN_USE, LINK_DEGRADED, Phase
 from bidplane.api.money import GPU_WEIGHT, parse_credits
 from bidplane.api.objects import is_true
 from bidplane.api.reading import Agent, Bid, GPULease, Invalid, Pool
@@ -133,9 +133,25 @@ def _lease(lease: GPULease) -> FleetLease:
         devices=len({device.whole for device in lease.spec.devices}),
         rent=_rent(lease),
         idle_since=lease.status.idle_since if lease.status is not None else "",
+        unused_since=_unused_since(lease),
+        degraded=_degradation(lease),
         labels=lease.labels,
         annotations=lease.annotations,
     )
+
+
+def _unused_since(lease: GPULease) -> str:
+    condition = lease.condition(IN_USE)
+    if condition is None or condition.status != "False":
+        return ""
+    return condition.last_transition_time
+
+
+def _degradation(lease: GPULease) -> str:
+    condition = lease.condition(LINK_DEGRADED)
+    if condition is None or condition.status != "True":
+        return ""
+    return condition.message or condition.reason or "a link is degraded"
 
 
 def _rent(lease: GPULease) -> int:

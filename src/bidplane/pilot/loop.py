@@ -1,0 +1,106 @@
+"""
+Observe, decide, propose, and again: every half minute.
+
+The pilot keeps one thing in memory, since when nodes are idle, and loses nothing but time when it
+is killed: a Proposal's name follows from its action and from those before, so that the same
+intention never becomes two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+
+from bidplane.api.gate.policy import ActorRole
+from bidplane.api.gate.proposal import ProposalSpec, Proposer
+from bidplane.api.kinds import PROPOSAL
+from bidplane.api.manifests import manifest
+from bidplane.api.reading import Invalid, Proposal, read_proposal
+from bidplane.api.times import parse_or_zero
+from bidplane.core.gate.actions import action_digest
+from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes
+from bidplane.errors import AlreadyExists, ApiError
+from bidplane.gate.observing import read_fleet
+from bidplane.kube.client import KubeClient
+from bidplane.machinery.clock import Clock
+
+TICK_SECONDS = 30.0
+PILOT_NAME = "pilot"
+_MOST_INTENTIONS = 16  # of one tick
+
+log = structlog.get_logger(__name__)
+
+Mind = Callable[[Observation], Awaitable[Sequence[Intention]]]
+
+
+class Pilot:
+    def __init__(
+        self, client: KubeClient, mind: Mind, *, clock: Clock, shadow: bool = False
+    ) -> None:
+        """`shadow`: what it proposes is judged and recorded, and never applied."""
+        self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
+        self._idle_nodes: dict[str, float] = {}
+
+    async def tick(self) -> list[str]:
+        """Observe, decide and propose once; return the names of the new Proposals."""
+        observation = await self._observe()
+        intentions = await self._mind(observation)
+        return [
+            name
+            for intention in intentions[:_MOST_INTENTIONS]
+            if (name := await self._propose(observation, intention)) is not None
+        ]
+
+    async def run(self, sleep: Callable[[float], Awaitable[None]], *, until: float = 0.0) -> None:
+        """Tick until the time `until`; for ever, if it is 0. A host that is away is waited for."""
+        while not until or self._clock.now() < until:
+            try:
+                names = await self.tick()
+            except ApiError as error:
+                log.warning("the pilot could not look at the host", error=str(error))
+            else:
+                for name in names:
+                    log.info("proposed", proposal=name, shadow=self._shadow)
+            rest = until - self._clock.now() if until else TICK_SECONDS
+            await sleep(max(0.0, min(TICK_SECONDS, rest)))
+
+    async def _observe(self) -> Observation:
+        now = self._clock.now()
+        fleet = await read_fleet(self._client)
+        self._idle_nodes = idle_nodes(fleet, self._idle_nodes, now)
+        objects = (await self._client.list(PROPOSAL)).items
+        proposals = [p for p in map(read_proposal, objects) if not isinstance(p, Invalid)]
+        return Observation(
+            at=now,
+            fleet=fleet,
+            proposals=tuple(map(_past, proposals)),
+            idle_nodes=self._idle_nodes,
+        )
+
+    async def _propose(self, observation: Observation, intention: Intention) -> str | None:
+        """Create the Proposal of an intention; None if it was created before."""
+        earlier = sum(past.action == intention.action for past in observation.proposals)
+        name = f"{PILOT_NAME}-{action_digest(intention.action)[:12]}-{earlier + 1}"
+        spec = ProposalSpec(
+            action=intention.action,
+            proposer=Proposer(name=PILOT_NAME, role=ActorRole.PILOT),
+            reason=intention.reason,
+            evidence=list(intention.evidence),
+            observation=observation.digest,
+            shadow=self._shadow,
+        )
+        try:
+            await self._client.create(PROPOSAL, manifest(PROPOSAL, name, spec))
+        except AlreadyExists:
+            return None
+        return name
+
+
+def _past(proposal: Proposal) -> PastProposal:
+    return PastProposal(
+        name=proposal.name,
+        action=proposal.spec.action,
+        phase=proposal.phase,
+        created=float(parse_or_zero(proposal.creation_timestamp)),
+    )

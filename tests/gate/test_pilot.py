@@ -1,0 +1,190 @@
+"""
+The pilot over its own credential, on a real host with its gate: a night, in virtual time.
+
+Scenes of the story that need no Endpoint: idle nodes are parked (correct), its own log is evicted
+(blocked), traffic comes back and a node returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bidplane.api.gate.action import Action, ActionKind
+from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, Kind, Object
+from bidplane.core.minds import rules
+from bidplane.core.minds.observation import Intention, Observation
+from bidplane.errors import api_error
+from bidplane.kube.client import Listing
+from bidplane.pilot.loop import Pilot
+
+from .conftest import CORE, OURS, GateSite, Story
+
+PILOT = "pilot:pilot"
+
+
+class PilotsClient:
+    """A client of the host over its application, with the pilot's token."""
+
+    def __init__(self, site: GateSite) -> None:
+        self._site = site
+        self.writes: list[str] = []
+
+    async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:
+        body = await self._call("GET", self._path(kind))
+        return Listing(body["items"], body["metadata"]["resourceVersion"])
+
+    async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
+        self.writes.append(kind.kind)
+        created: Object = await self._call("POST", self._path(kind), obj)
+        return created
+
+    def _path(self, kind: Kind) -> str:
+        base = f"apis/{kind.api_version}" if kind.group else f"api/{kind.version}"
+        return f"/planes/host/{base}/{kind.plural}"
+
+    async def _call(self, method: str, path: str, body: Object | None = None) -> Any:
+        answer = await self._site.call(method, path, body, by=PILOT)
+        if answer.code >= 300:
+            raise api_error(answer.code, str(answer.body.get("reason", "")), answer.message)
+        return answer.body
+
+
+async def by_rules(observation: Observation) -> Sequence[Intention]:
+    return rules.decide(observation)
+
+
+def pilot_of(site: GateSite, **options: Any) -> tuple[Pilot, PilotsClient]:
+    client = PilotsClient(site)
+    return Pilot(client, options.pop("mind", by_rules), clock=site.clock, **options), client  # type: ignore[arg-type]
+
+
+async def empty_the_fleet(site: GateSite) -> None:
+    for name in ("pod-1", "pod-2"):
+        await site.client.delete(POD, name, "default", grace_seconds=0)
+    await site.client.patch(GPU_LEASE, "l", {"metadata": {"finalizers": None}}, "agent-a")
+    await site.client.delete(GPU_LEASE, "l", "agent-a")
+
+
+async def proposals(site: GateSite) -> list[tuple[str, str]]:
+    items = (await site.call("GET", f"{OURS}/proposals")).body["items"]
+    return sorted((p["status"]["summary"], p["status"]["phase"]) for p in items)
+
+
+def test_a_night(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        await empty_the_fleet(site)
+        pilot, client = pilot_of(site)
+        end = site.clock.now() + 2000
+        await pilot.run(asyncio.sleep, until=end)
+        assert await proposals(site) == [("ParkNode n1", "Waiting")], "one stays in service"
+        assert set(client.writes) == {"Proposal"}
+        (item,) = (await site.call("GET", f"{OURS}/proposals")).body["items"]
+        name, status = item["metadata"]["name"], item["status"]
+        assert item["spec"]["reason"].startswith("nobody has used it for 30 minutes")
+        assert len(item["spec"]["observation"]) == 64
+        approved = await site.decide(name, "approve", by="operator:oli", digest=status["digest"])
+        assert approved.code == 200, approved
+        await asyncio.sleep(1)
+        assert await proposals(site) == [("ParkNode n1", "Applied")]
+
+        # The morning: a bid waits for the pool, and the node comes back.
+        waits = {"phase": "Waiting", "reason": "Outbid", "message": "", "pool": "h100"}
+        bid = {"metadata": {"name": "b"}, "spec": {"gpus": 2}, "status": waits}
+        await site.client.create(BID, bid, "agent-a", with_status=True)
+        await pilot.tick()
+        await asyncio.sleep(1)
+        assert ("ReturnNode n1", "Waiting") in await proposals(site)
+        events = [entry.event for entry in await site.audit()]
+        assert events[:5] == ["waits", "approved", "allowed", "begun", "applied"]
+
+    host(story)
+
+
+def test_in_shadow_all_is_judged_and_nothing_applied(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        rules_for_all = [{"name": "all", "when": "true", "ruling": "Allow"}]
+        await site.set_policy({"rules": rules_for_all})
+        await empty_the_fleet(site)
+        pilot, _ = pilot_of(site, shadow=True)
+        await pilot.run(asyncio.sleep, until=site.clock.now() + 2000)
+        await asyncio.sleep(1)
+        assert await proposals(site) == [("ParkNode n1", "Shadow")]
+        node = (await site.call("GET", f"{CORE}/nodes/n1")).body
+        assert not node["spec"].get("unschedulable")
+        (entry,) = await site.audit()
+        assert (entry.event, entry.reason) == ("shadowed", "Allowed")
+        assert entry.message.startswith("would be Allow: ")
+
+    host(story)
+
+
+def test_its_own_log_is_not_evicted_whoever_approves(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        marks = {"labels": {"bidplane.dev/operator-part": "log"}}
+        await site.client.patch(POD, "pod-1", {"metadata": marks}, "default")
+        uid = (await site.client.get(POD, "pod-1", "default"))["metadata"]["uid"]
+        evict = Action(kind=ActionKind.EVICT_POD, namespace="default", name="pod-1", uid=uid)
+
+        async def tired(observation: Observation) -> Sequence[Intention]:
+            return [Intention(action=evict, reason="logs are noise")]
+
+        pilot, _ = pilot_of(site, mind=tired)
+        (name,) = await pilot.tick()
+        await asyncio.sleep(1)
+        status = (await site.proposal(name))["status"]
+        assert (status["phase"], status["reason"]) == ("Denied", "Protected")
+        assert "the pilot's own logging and audit" in status["message"]
+        decided = await site.decide(name, "approve", by="owner:ann", digest=status["digest"])
+        assert decided.code == 409
+        deleted = await site.call("DELETE", f"{CORE}/namespaces/default/pods/pod-1")
+        assert deleted.code == 403, "a person is told the same"
+        assert [entry.reason for entry in await site.audit()] == ["Protected", "Protected"]
+
+    host(story)
+
+
+def test_killed_anywhere_it_proposes_each_intention_once(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        cordon = Action(kind=ActionKind.CORDON_NODE, name="n1")
+
+        async def always(observation: Observation) -> Sequence[Intention]:
+            same = [p for p in observation.proposals if p.action == cordon]
+            return [] if same else [Intention(action=cordon, reason="r")]
+
+        first, _ = pilot_of(site, mind=always)
+        second, _ = pilot_of(site, mind=always)
+        # Both have observed before either proposes: one was killed, and is started again.
+        seen = await first._observe()
+        intention = Intention(action=cordon, reason="r")
+        assert await first._propose(seen, intention) is not None
+        assert await second._propose(seen, intention) is None
+        assert await second.tick() == []
+        await asyncio.sleep(1)
+        assert len(await proposals(site)) == 1
+
+    host(story)
+
+
+def test_a_host_that_is_away_is_waited_for(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        pilot, _ = pilot_of(site)
+        app, naps = site.app, 0
+
+        async def away(scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 503, "headers": []})
+            await send({"type": "http.response.body", "body": b"{}"})
+
+        async def nap(seconds: float) -> None:
+            nonlocal naps
+            naps += 1
+            site.app = app if naps > 2 else away
+            await asyncio.sleep(seconds)
+
+        site.app = away
+        await pilot.run(nap, until=site.clock.now() + 150)
+        assert naps == 5
+        assert (await site.client.get(NODE, "n1"))["metadata"]["name"] == "n1"
+
+    host(story)
