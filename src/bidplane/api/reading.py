@@ -1,5 +1,6 @@
 """
-Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`.
+Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`,
+`read_endpoint`.
 
 Each returns a struct of metadata, spec and status, or `Invalid` with the problem: the API refuses
 such an object, but one may come from an earlier version or from a cluster with other CRDs. A
@@ -19,6 +20,7 @@ import msgspec
 
 from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidPhase, BidSpec, BidStatus
+from bidplane.api.endpoint import EndpointSpec, EndpointStatus
 from bidplane.api.kinds import Object
 from bidplane.api.lease import LeaseSpec, LeaseStatus, Origin, Phase
 from bidplane.api.objects import status_of
@@ -162,6 +164,11 @@ class GPULease(OurObject, frozen=True, kw_only=True):
         return self.name in (lease, f"{lease}-{self.spec.part}")
 
 
+class Endpoint(OurObject, frozen=True, kw_only=True):
+    spec: EndpointSpec
+    status: EndpointStatus | None = None  # None until a controller has seen it
+
+
 class Invalid(msgspec.Struct, frozen=True):
     """An object that its kind's struct cannot hold."""
 
@@ -283,3 +290,4 @@ read_agent = _reader(Agent)
 read_pool = _reader(Pool)
 read_bid = _reader(Bid)
 read_lease = _reader(GPULease, _with_origin)
+read_endpoint = _reader(Endpoint)
