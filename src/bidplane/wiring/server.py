@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import socket
 
+import msgspec
+
 from bidplane import __version__
 from bidplane.core.bidding.admission import admission, advise
 from bidplane.drivers.embedded import EmbeddedDriver, crds_for
@@ -87,10 +89,10 @@ async def run_server(
     driver = EmbeddedDriver(planes, address.url)
     try:
         uid = await prepare_host(planes, fleet)
-        installation.write_address(
-            Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
+        installation.write_address(msgspec.structs.replace(address, host_uid=uid))
+        controllers = Controllers(
+            planes.client(HOST_PLANE), driver, clock=clock, own_host=True, domain=address.domain
         )
-        controllers = Controllers(planes.client(HOST_PLANE), driver, clock=clock, own_host=True)
         # Two files for each plane, and as many for connections.
         open_limit = max(16, min(4096, descriptors.open_files() // 4))
         life = PlaneLife(planes, controllers, clock=clock, open_limit=open_limit)

@@ -40,6 +40,7 @@ class BackendConnection(asyncio.Protocol):
         "_response",
         "_trailers",
         "_transport",
+        "active_at",
         "address",
         "answered",
         "deadline",
@@ -61,6 +62,7 @@ class BackendConnection(asyncio.Protocol):
         self.used_at = 0.0
         self.deadline = NEVER
         self.tunnel = False
+        self.active_at = 0.0  # when something last passed through the tunnel
         self._reset()
 
     def __repr__(self) -> str:
@@ -128,7 +130,11 @@ class BackendConnection(asyncio.Protocol):
 
     def send_tunnel(self, data: bytes) -> None:
         self._transport.write(data)
-        self.deadline = self._pool.now() + self._pool.limits.tunnel_seconds
+        self._passed()
+
+    def _passed(self) -> None:
+        self.active_at = self._pool.now()
+        self.deadline = self.active_at + self._pool.limits.tunnel_seconds
 
     def close_tunnel(self) -> None:
         """Close after what was written is sent."""
@@ -178,7 +184,7 @@ class BackendConnection(asyncio.Protocol):
             self.close()
             return
         if self.tunnel:
-            self.deadline = self._pool.now() + self._pool.limits.tunnel_seconds
+            self._passed()
             request.client.send_tunnel(data)
             return
         self.answered = True
@@ -216,7 +222,7 @@ class BackendConnection(asyncio.Protocol):
             self._fail(502, "the backend switched to a protocol that was not asked for")
             return
         self.tunnel = True
-        self.deadline = self._pool.now() + self._pool.limits.tunnel_seconds
+        self._passed()
         request.client.start_tunnel(self)
         if rest:
             request.client.send_tunnel(rest)
