@@ -47,6 +47,7 @@ def test_every_schema_is_structural(crd):
         "minItems",
         "maxItems",
         "maxLength",
+        "pattern",
         "additionalProperties",
         "x-kubernetes-validations",
     }
@@ -69,7 +70,7 @@ def test_every_printed_column_is_in_the_schema(crd):
 
 
 def test_the_coordinates_are_those_our_clients_use():
-    for kind in (kinds.AGENT, kinds.POOL, kinds.BID, kinds.GPU_LEASE):
+    for kind in (kinds.AGENT, kinds.POOL, kinds.BID, kinds.ENDPOINT, kinds.GPU_LEASE):
         spec = BY_KIND[kind.kind]["spec"]
         assert spec["group"] == kind.group
         assert spec["names"]["plural"] == kind.plural

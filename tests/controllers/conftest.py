@@ -52,8 +52,8 @@ class Site:
             await self.host.create(NODE, {"metadata": {"name": "h100-a"}, "spec": {}})
         self.plane = self.planes.client(AGENT_NAME)
         driver = EmbeddedDriver(self.planes, "https://test")
-        controllers = Controllers(self.host, driver, clock=self.clock)
-        self._task = asyncio.create_task(controllers.run())
+        self.controllers = Controllers(self.host, driver, clock=self.clock)
+        self._task = asyncio.create_task(self.controllers.run())
         await self.settle()
 
     async def settle(self, seconds=1.0):
@@ -80,8 +80,8 @@ class Site:
 
     async def resume(self):
         driver = EmbeddedDriver(self.planes, "https://test")
-        controllers = Controllers(self.host, driver, clock=self.clock)
-        self._task = asyncio.create_task(controllers.run())
+        self.controllers = Controllers(self.host, driver, clock=self.clock)
+        self._task = asyncio.create_task(self.controllers.run())
         await self.settle()
 
     async def close(self):

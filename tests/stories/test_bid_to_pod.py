@@ -255,7 +255,7 @@ def test_a_second_start_goes_on(fresh: Installation) -> None:
     before = fresh.get("trainer", "pod/train")
     supervisor = fresh.pid
     processes = fresh.children()
-    assert set(processes) == {"server", "exchange", "node"}
+    assert set(processes) == {"server", "exchange", "activator", "node"}
     assert fresh.down() == 0
     for pid in [supervisor, *processes.values()]:
         with pytest.raises(ProcessLookupError):

@@ -63,6 +63,17 @@ _RULES: list[dict[str, Any]] = [
 Amount = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 64})]
 
 
+HostPattern = Annotated[
+    str,
+    msgspec.Meta(
+        extra_json_schema={
+            "pattern": "^([*][.])?[a-z0-9]([-a-z0-9.]{0,250}[a-z0-9])?$",
+            "maxLength": 253,
+        }
+    ),
+]
+
+
 MAX_BIDS = 1000  # that stand, of one agent
 
 
@@ -111,6 +122,9 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # to make room for a block that somebody pays for.
     movable: bool = False
     limits: PlaneLimits = PlaneLimits()  # of its plane
+    # Host names that its Endpoints may claim: `a.example`, or `*.example` for every name below.
+    # None is `*.NAME.DOMAIN`, with the installation's domain.
+    hosts: Annotated[tuple[HostPattern, ...], msgspec.Meta(max_length=64)] = ()
     # What a restart costs its work: `heavy` ranks higher once it runs, and pays more levy.
     restart_class: RestartClass = RestartClass.LIGHT
 

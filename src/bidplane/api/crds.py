@@ -16,6 +16,7 @@ from msgspec import inspect
 from bidplane.api import kinds
 from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidSpec, BidStatus
+from bidplane.api.endpoint import EndpointSpec, EndpointStatus
 from bidplane.api.gate.policy import PolicySpec, PolicyStatus
 from bidplane.api.gate.proposal import ProposalSpec, ProposalStatus
 from bidplane.api.kinds import Kind
@@ -45,7 +46,8 @@ _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
 @functools.cache
 def for_agents() -> tuple[dict[str, Any], ...]:
     """The CRDs of an agent's plane; the other kinds do not exist there."""
-    return tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in ("Bid", "GPULease"))
+    kinds_there = ("Bid", "Endpoint", "GPULease")
+    return tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in kinds_there)
 
 
 @functools.cache
@@ -125,6 +127,21 @@ def all_crds() -> tuple[dict[str, Any], ...]:
                 ("Reason", "string", ".status.reason", 0),
                 ("Devices", "integer", ".status.effect.devices", 0),
                 ("Pods", "integer", ".status.effect.pods", 1),
+                ("Message", "string", ".status.message", 1),
+                _AGE,
+            ],
+        ),
+        _crd(
+            kinds.ENDPOINT,
+            EndpointSpec,
+            EndpointStatus,
+            ["gep"],
+            [
+                ("Phase", "string", ".status.phase", 0),
+                ("Reason", "string", ".status.reason", 0),
+                ("Host", "string", ".status.host", 0),
+                ("Held", "integer", ".status.demand.holds", 0),
+                ("In-Flight", "integer", ".status.demand.inFlight", 0),
                 ("Message", "string", ".status.message", 1),
                 _AGE,
             ],
@@ -209,7 +226,7 @@ def _field(field: inspect.Field) -> dict[str, Any]:
     # An empty default says "not given"; writing it into every object helps nobody.
     if isinstance(default, msgspec.Struct):
         return schema
-    if default is not msgspec.NODEFAULT and default not in ("", False, (), [], {}):
+    if default is not msgspec.NODEFAULT and default not in ("", False, None, (), [], {}):
         schema["default"] = default
     return schema
 
@@ -225,6 +242,10 @@ def _type(info: inspect.Type) -> dict[str, Any]:
             return {"type": "integer", "format": "int64"} | {
                 key: value for key, value in bounds.items() if value is not None
             }
+        case inspect.UnionType():
+            # Optional: a missing field, not a null one, says that there is none.
+            (inner,) = [t for t in info.types if not isinstance(t, inspect.NoneType)]
+            return _type(inner)
         case inspect.EnumType(cls=cls):
             return {"type": "string", "enum": [member.value for member in cls]}
         case inspect.Metadata(type=inner, extra_json_schema=extra):

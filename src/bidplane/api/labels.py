@@ -59,6 +59,9 @@ PLANE_UID = "bidplane.dev/plane-uid"
 COPY = "bidplane.dev/copy"  # of what a plane's pods name: it goes when nobody names it
 HOSTS = "bidplane.dev/hosts"  # lines for /etc/hosts: the names its plane has for addresses
 
+# On the host's copy of an Endpoint: "wake TIME" or "sleep TIME", by a person.
+ENDPOINT_REQUEST = "bidplane.dev/endpoint-request"
+
 # In an agent's plane.
 EIGHTHS_RESOURCE = "bidplane.dev/gpu-eighths"  # of a node that is a fraction of a GPU
 LEASE = "bidplane.dev/lease"

@@ -1,6 +1,6 @@
 """
 Our own kinds as structs: `read_agent`, `read_pool`, `read_bid`, `read_lease`, `read_policy`,
-`read_proposal`.
+`read_proposal`, `read_endpoint`.
 
 Each returns a struct of metadata, spec and status, or `Invalid` with the problem: the API refuses
 such an object, but one may come from an earlier version or from a cluster with other CRDs. A
@@ -20,6 +20,7 @@ import msgspec
 
 from bidplane.api.agent import AgentSpec, AgentStatus
 from bidplane.api.bid import BidPhase, BidSpec, BidStatus
+from bidplane.api.endpoint import EndpointSpec, EndpointStatus
 from bidplane.api.gate.policy import PolicySpec, PolicyStatus
 from bidplane.api.gate.proposal import ProposalPhase, ProposalSpec, ProposalStatus
 from bidplane.api.kinds import Object
@@ -179,6 +180,11 @@ class Proposal(OurObject, frozen=True, kw_only=True):
         return self.status.phase if self.status is not None else None
 
 
+class Endpoint(OurObject, frozen=True, kw_only=True):
+    spec: EndpointSpec
+    status: EndpointStatus | None = None  # None until a controller has seen it
+
+
 class Invalid(msgspec.Struct, frozen=True):
     """An object that its kind's struct cannot hold."""
 
@@ -302,3 +308,4 @@ read_bid = _reader(Bid)
 read_lease = _reader(GPULease, _with_origin)
 read_policy = _reader(Policy)
 read_proposal = _reader(Proposal)
+read_endpoint = _reader(Endpoint)

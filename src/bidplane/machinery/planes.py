@@ -16,15 +16,27 @@ from typing import Any, Protocol, overload
 import msgspec
 
 from bidplane.api.agent import PlaneLimits
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POOL, RESOURCE_SLICE, Kind
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    ENDPOINT,
+    GPU_LEASE,
+    NODE,
+    POD,
+    POOL,
+    RESOURCE_SLICE,
+    Kind,
+)
 from bidplane.api.reading import (
     Agent,
     Bid,
+    Endpoint,
     GPULease,
     Invalid,
     Pool,
     read_agent,
     read_bid,
+    read_endpoint,
     read_lease,
     read_pool,
 )
@@ -70,6 +82,7 @@ _READERS: dict[Kind, Callable[[Object], Any]] = {
     POOL: read_pool,
     BID: read_bid,
     GPU_LEASE: read_lease,
+    ENDPOINT: read_endpoint,
     POD: read_pod,
     NODE: Node,
     RESOURCE_SLICE: ResourceSlice,
@@ -112,6 +125,10 @@ class PlaneCache:
     @property
     def leases(self) -> TypedCache[GPULease]:
         return self._typed[GPU_LEASE]
+
+    @property
+    def endpoints(self) -> TypedCache[Endpoint]:
+        return self._typed[ENDPOINT]
 
     @property
     def pods(self) -> TypedCache[Pod]:

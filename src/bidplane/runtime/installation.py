@@ -49,6 +49,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     exchange_url: str
     host_uid: str = ""
+    activator_url: str = ""  # of agents' services
+    domain: str = "localhost"  # agents' services have names below it
 
 
 class Installation:
@@ -159,13 +161,17 @@ class Installation:
         except msgspec.MsgspecError as error:
             raise UserError(f"{self._address} is damaged ({error}); start Bidplane again") from None
 
-    def ports(self) -> tuple[int, int]:
-        """Return the ports that the server and the exchange had; 0 where none is known."""
+    def ports(self) -> tuple[int, int, int]:
+        """Return the ports of server, exchange and activator; 0 where none is known."""
         try:
             address = self.address()
         except UserError:
-            return 0, 0
-        return urlsplit(address.url).port or 0, urlsplit(address.exchange_url).port or 0
+            return 0, 0, 0
+        server, exchange, activator = (
+            urlsplit(url).port or 0
+            for url in (address.url, address.exchange_url, address.activator_url)
+        )
+        return server, exchange, activator
 
     def machine(self) -> dict[str, Any] | None:
         """Return the node of the fleet that is this machine, with its settings; None if none is."""

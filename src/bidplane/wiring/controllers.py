@@ -13,6 +13,7 @@ from typing import Any
 from bidplane.api.kinds import (
     AGENT,
     BID,
+    ENDPOINT,
     EVENT,
     GPU_LEASE,
     NODE,
@@ -25,6 +26,7 @@ from bidplane.api.kinds import (
 )
 from bidplane.controllers.agent import AgentController
 from bidplane.controllers.bid import BidHeartbeatController
+from bidplane.controllers.endpoint import EndpointController
 from bidplane.controllers.lease import LeaseController
 from bidplane.controllers.node import KINDS as NODE_KINDS
 from bidplane.controllers.node import NodeLifecycleController
@@ -37,6 +39,7 @@ from bidplane.controllers.usage import UsageController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
+from bidplane.core.activation.claims import DEFAULT_DOMAIN
 from bidplane.gate.service import Gate
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
@@ -44,14 +47,17 @@ from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches, PlaneDriver, PlaneHandler
 from bidplane.runtime.identity.credentials import HOST_PLANE
 
-HOST_KINDS = (AGENT, BID, GPU_LEASE, POD, NODE, POOL, RESOURCE_SLICE, EVENT)
-PLANE_KINDS = tuple(dict.fromkeys((POD, BID, GPU_LEASE, NODE, POD_TEMPLATE, *WORKLOAD_KINDS)))
+HOST_KINDS = (AGENT, BID, ENDPOINT, GPU_LEASE, POD, NODE, POOL, RESOURCE_SLICE, EVENT)
+PLANE_KINDS = tuple(
+    dict.fromkeys((POD, BID, ENDPOINT, GPU_LEASE, NODE, POD_TEMPLATE, *WORKLOAD_KINDS))
+)
 
 
 class Controllers:
     """
     The controllers of a server. `own_host`: the host is a plane of ours, which lacks the
-    controllers that a cluster has. Without a `gate` nobody judges Proposals.
+    controllers that a cluster has. Without a `gate` nobody judges Proposals. `domain`: agents'
+    Endpoints have names below it.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class Controllers:
         clock: Clock,
         own_host: bool = False,
         gate: Gate | None = None,
+        domain: str = DEFAULT_DOMAIN,
     ) -> None:
         self._own_host = own_host
         self.started = (
@@ -89,6 +96,8 @@ class Controllers:
             BidHeartbeatController(self._host, self._planes, clock=clock).controller,
             # A lease that stays without pods gets a condition.
             UsageController(self._host, self._planes, clock=clock).controller,
+            # An Endpoint goes to the host; its target is scaled as its traffic asks.
+            EndpointController(self._host, self._planes, domain=domain).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
             # Deployments, Jobs, … as in any Kubernetes.

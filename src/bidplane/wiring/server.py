@@ -11,6 +11,8 @@ import socket
 import uuid
 from pathlib import Path
 
+import msgspec
+
 from bidplane import __version__
 from bidplane.api.kinds import POLICY
 from bidplane.api.manifests import manifest
@@ -134,11 +136,14 @@ async def run_server(
     try:
         uid = await prepare_host(planes, fleet)
         await prepare_gate(planes.plane(HOST_PLANE), planes.client(HOST_PLANE))
-        installation.write_address(
-            Address(url=address.url, exchange_url=address.exchange_url, host_uid=uid)
-        )
+        installation.write_address(msgspec.structs.replace(address, host_uid=uid))
         controllers = Controllers(
-            planes.client(HOST_PLANE), driver, clock=clock, own_host=True, gate=gate
+            planes.client(HOST_PLANE),
+            driver,
+            clock=clock,
+            own_host=True,
+            gate=gate,
+            domain=address.domain,
         )
         assert controllers.proposals is not None, "there is a gate"
         # Two files for each plane, and as many for connections.

@@ -21,6 +21,7 @@ from bidplane.runtime.installation import Installation
 from bidplane.runtime.interpreter import tune
 from bidplane.runtime.logs import configure_logs
 from bidplane.runtime.supervision.supervisor import end_with_supervisor
+from bidplane.wiring.activator import run_activator
 from bidplane.wiring.exchange import run_exchange
 from bidplane.wiring.node import run_node
 from bidplane.wiring.server import run_server
@@ -43,6 +44,12 @@ def exchange(data: Path, descriptor: int) -> None:
     """Run rounds, wallets and leases."""
     target, certificates, listener = _inherit(data, descriptor)
     _run(run_exchange(target, listener, certificates))
+
+
+@app.command
+def activator(data: Path, descriptor: int) -> None:
+    """Serve agents' services, which may sleep."""
+    _run(run_activator(Installation(data), socket.socket(fileno=descriptor)))
 
 
 @app.command

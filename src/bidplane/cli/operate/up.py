@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ from bidplane.cli.operate.process import HOSTS
 from bidplane.cli.operate.readiness import wait_ready
 from bidplane.cli.story.day import AGENTS
 from bidplane.cli.story.example import keep_trading
+from bidplane.core.activation.claims import DEFAULT_DOMAIN
 from bidplane.errors import UserError
 from bidplane.http.server.serve import bind, bind_near
 from bidplane.ledger import Ledger
@@ -37,6 +39,7 @@ from bidplane.storage import sealing
 DEFAULT_FLEET = Path(__file__).parents[2] / "data" / "fleet.yaml"
 DEFAULT_PORT = 6443
 _READY_SECONDS = 10.0
+_DOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?([.][a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)*")
 _LOOPBACK = "127.0.0.1"
 
 
@@ -77,6 +80,14 @@ def up(
         Path | None,
         Parameter(help="An EncryptionConfiguration for secrets at rest; kept for the next start."),
     ] = None,
+    domain: Annotated[
+        str,
+        Parameter(
+            show_default=False,
+            help="Agents' services have names below it, as NAME.AGENT.DOMAIN; kept for the next"
+            " start, at first `localhost`.",
+        ),
+    ] = "",
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start continues from there.
@@ -87,7 +98,7 @@ def up(
         bidplane up --runtime process --machine box --images images.yaml
     """
     target = installation(data)
-    running = Running(target, port=port, fleet=fleet, encryption=encryption_config)
+    running = Running(target, port=port, fleet=fleet, encryption=encryption_config, domain=domain)
     machine_options = {"images": images, "volumes": volumes, "trusted": trusted, "egress": egress}
     running.use_machine(machine, machine_options if runtime == "process" else None)
     asyncio.run(_foreground(running, example=example))
@@ -103,7 +114,12 @@ class Running:
         port: int | None = None,
         fleet: Path | None = None,
         encryption: Path | None = None,
+        domain: str = "",
     ) -> None:
+        if domain and _DOMAIN.fullmatch(domain) is None:
+            raise UserError(
+                f"--domain {domain}: use a DNS name in lower case, for example gpus.example.com"
+            )
         target.create()
         target.lock()
         check_keys(target.planes, sealing.load(encryption) if encryption else target.sealing())
@@ -126,12 +142,15 @@ class Running:
             "server": server,
             # The next port, if free: a Prometheus is configured with it once.
             "exchange": bind_near(_LOOPBACK, _exchange_ports(target, _port(server), port)),
+            "activator": bind_near(_LOOPBACK, _activator_ports(target, _port(server), port)),
             "node": bind(_LOOPBACK, 0),
         }
+        self.domain = domain or _domain(target)
         target.certificates(hosts=HOSTS, now=SystemClock().now())
         target.tokens()
         self.url = f"https://{_LOOPBACK}:{_port(self._listeners['server'])}"
         self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'])}"
+        self.activator_url = f"http://{_LOOPBACK}:{_port(self._listeners['activator'])}"
 
     def use_machine(self, name: str, options: dict[str, Any] | None) -> None:
         """
@@ -178,7 +197,13 @@ class Running:
         except UserError:
             host_uid = ""
         self.installation.write_address(
-            Address(url=self.url, exchange_url=self.exchange_url, host_uid=host_uid)
+            Address(
+                url=self.url,
+                exchange_url=self.exchange_url,
+                host_uid=host_uid,
+                activator_url=self.activator_url,
+                domain=self.domain,
+            )
         )
         # The server first: the others connect to it, with the identity it writes.
         simulated = len(self.fleet.nodes) - ("machine" in self._listeners)
@@ -228,6 +253,20 @@ def _exchange_ports(target: Installation, server: int, requested: int | None) ->
     return [previous] if previous else [] if requested == 0 else [server + 1]
 
 
+def _activator_ports(target: Installation, server: int, requested: int | None) -> list[int]:
+    """The ports to try for the activator."""
+    previous = target.ports()[2]
+    return [previous] if previous else [] if requested == 0 else [server + 2]
+
+
+def _domain(target: Installation) -> str:
+    """The domain that this installation had."""
+    try:
+        return target.address().domain
+    except UserError:
+        return DEFAULT_DOMAIN
+
+
 def _say(message: str) -> None:
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     console.print(f"{now} {message}", markup=False, soft_wrap=True)
@@ -249,7 +288,7 @@ async def _foreground(running: Running, *, example: bool) -> None:
     stopping = asyncio.create_task(stop.wait())
     trading: asyncio.Task[None] | None = None
     try:
-        with console.status("starting server, exchange and node …"):
+        with console.status("starting server, exchange, activator and node …"):
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
@@ -283,6 +322,7 @@ def _greet(running: Running, *, example: bool) -> None:
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
         f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
         f"  data   {running.installation.folder}\n"
+        f"  services at {running.activator_url}, as NAME.AGENT.{running.domain}\n"
         + (f"  agents {', '.join(names)} (already trading)\n" if example else "")
         + "\n"
         "Try, in another terminal:\n"

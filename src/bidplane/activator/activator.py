@@ -1,0 +1,164 @@
+"""
+The activator's part of the data path: the Endpoints of the host, and a route for each request.
+
+Endpoints are followed by a watch. A wake is one write, answered by the watch: nothing is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+import structlog
+
+from bidplane.activator.endpoints import LiveEndpoint, Upstream
+from bidplane.api import labels
+from bidplane.api.kinds import ENDPOINT
+from bidplane.api.reading import Endpoint, read_endpoint
+from bidplane.core.activation.routes import RouteTable, rules
+from bidplane.errors import NotFound
+from bidplane.http.proxy.request import ProxiedRequest
+from bidplane.kube.client import EventType, KubeClient
+from bidplane.machinery.clock import Clock
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.informer import Informer
+from bidplane.machinery.typed import TypedCache
+
+TICK_SECONDS = 1.0
+Key = tuple[str, str]  # namespace and name on the host
+
+log = structlog.get_logger(__name__)
+
+
+class Activator:
+    """Dispatches requests to Endpoints, and writes what they demand."""
+
+    def __init__(self, host: KubeClient, pool: Upstream, *, clock: Clock) -> None:
+        self._host, self._pool, self._clock = host, pool, clock
+        self._informer = Informer(host, ENDPOINT, clock=clock)
+        self._cache: TypedCache[Endpoint] = TypedCache(self._informer, read_endpoint)
+        self._cache.on_change(self._changed)
+        self._live: dict[Key, LiveEndpoint] = {}
+        self._routes: RouteTable[LiveEndpoint] | None = None  # None: to be built again
+        self._asked: dict[Key, str] = {}  # the requests of people that were followed
+        self._demands: Controller[Key] = Controller("demands", self._write, workers=16)
+
+    def __repr__(self) -> str:
+        return f"<Activator {len(self._live)} endpoints, synced {self.is_synced}>"
+
+    @property
+    def is_synced(self) -> bool:
+        """True once the Endpoints are known."""
+        return self._informer.synced.is_set()
+
+    async def run(self) -> None:
+        """Follow the host until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._informer.run())
+                group.create_task(self._demands.run())
+                group.create_task(self._tick())
+        finally:
+            for live in self._live.values():
+                live.stop()
+
+    async def _tick(self) -> None:
+        while True:
+            await self._clock.sleep(TICK_SECONDS)
+            self.tick()
+
+    def tick(self) -> None:
+        """Let every Endpoint do what is due."""
+        loop_now = asyncio.get_running_loop().time()
+        for live in list(self._live.values()):
+            live.tick(loop_now)
+
+    # Endpoints.
+
+    def _changed(self, event: EventType, endpoint: Endpoint) -> None:
+        key = (endpoint.namespace, endpoint.name)
+        live = self._live.get(key)
+        if live is not None and (event == "DELETED" or live.endpoint.uid != endpoint.uid):
+            live.close()
+            del self._live[key]
+            self._asked.pop(key, None)
+            self._routes, live = None, None
+        if event == "DELETED":
+            return
+        if live is None:
+            if endpoint.status is None:
+                return  # no controller has seen it yet
+            self._live[key] = LiveEndpoint(
+                endpoint, self._pool, now=self._clock.now, changed=self._writer(key)
+            )
+            self._asked[key] = endpoint.annotations.get(labels.ENDPOINT_REQUEST, "")
+            self._routes = None
+            return
+        before = live.endpoint
+        live.update(endpoint)
+        if before.spec != endpoint.spec or _hosts(before) != _hosts(endpoint):
+            self._routes = None
+        self._follow_request(key, live)
+
+    def _writer(self, key: Key) -> Callable[[], None]:
+        return lambda: self._demands.add(key)
+
+    def _follow_request(self, key: Key, live: LiveEndpoint) -> None:
+        """Do what a person asked for, once."""
+        text = live.endpoint.annotations.get(labels.ENDPOINT_REQUEST, "")
+        if text == self._asked.get(key):
+            return
+        self._asked[key] = text
+        verb = text.partition(" ")[0]
+        if verb == "wake":
+            live.wake()
+        elif verb == "sleep":
+            live.sleep()
+
+    async def _write(self, key: Key) -> None:
+        """Write an Endpoint's demand to the host."""
+        live = self._live.get(key)
+        if live is None:
+            return
+        status = {"demand": msgspec.to_builtins(live.demand)}
+        if live.cold_start is not None:
+            status["coldStart"] = msgspec.to_builtins(live.cold_start)
+        with suppress(NotFound):
+            await self._host.patch(
+                ENDPOINT, key[1], {"status": status}, key[0], subresource="status"
+            )
+
+    # Requests.
+
+    def dispatch(self, request: ProxiedRequest) -> None:
+        """Give a request to its Endpoint."""
+        if self._routes is None:
+            self._routes = self._build()
+        head = request.head
+        live = self._routes.find(head.host, head.path, head.headers)
+        if live is not None:
+            live.dispatch(request)
+        elif not self.is_synced:
+            request.answer(503, "the activator is starting\n", [(b"Retry-After", b"1")])
+        elif self._routes.has_host(head.host):
+            request.answer(404, "no Endpoint of this host serves this path\n")
+        else:
+            request.answer(404, "no Endpoint serves this host\n")
+
+    def _build(self) -> RouteTable[LiveEndpoint]:
+        oldest_first = sorted(
+            self._live.values(), key=lambda live: live.endpoint.creation_timestamp
+        )
+        return RouteTable(
+            (rule, live)
+            for live in oldest_first
+            for rule in rules(
+                _hosts(live.endpoint), live.endpoint.spec.path_prefixes, live.endpoint.spec.headers
+            )
+        )
+
+
+def _hosts(endpoint: Endpoint) -> tuple[str, ...]:
+    return endpoint.status.hosts if endpoint.status is not None else ()

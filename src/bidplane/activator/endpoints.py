@@ -1,0 +1,429 @@
+"""
+One Endpoint as the activator serves it.
+
+It is *open* while a pod is known that answers: requests pass at once. Else they wait, are refused
+or get the Endpoint's own answer, and the first of them demands a wake, once for all of them. It
+closes before it demands sleep, when nothing is in flight and nobody used it for its window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from bidplane.activator import probing, waiting
+from bidplane.api.endpoint import ColdStart, Demand, EndpointPhase, EndpointStatus, OnCold
+from bidplane.api.reading import Endpoint
+from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.activation.holds import HoldQueue
+from bidplane.core.activation.streams import StreamForm, form_of
+from bidplane.core.activation.traffic import (
+    WakeBudget,
+    counts_as_use,
+    retry_after,
+    wake_problem,
+)
+from bidplane.http.proxy.heads import Headers
+from bidplane.http.proxy.pool import Address
+from bidplane.http.proxy.request import ProxiedRequest
+
+BEAT_SECONDS = 10.0  # between two heartbeats; the first commits the answer to 200
+REPORT_SECONDS = 10.0  # between two reports of the traffic
+_UNKNOWN_COLD_START_SECONDS = 30.0
+
+
+class Upstream(Protocol):
+    """The pool of connections to pods."""
+
+    def forward(self, request: ProxiedRequest, address: Address) -> None: ...
+
+    def forget(self, address: Address) -> None: ...
+
+
+class LiveEndpoint:
+    """An Endpoint with its pods, its requests and its demand."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        pool: Upstream,
+        *,
+        now: Callable[[], float],
+        changed: Callable[[], None],
+    ) -> None:
+        """`now` is the time of day; `changed` is called when the demand is to be written."""
+        self._pool, self._now, self._changed = pool, now, changed
+        self.endpoint = endpoint
+        self.holds: HoldQueue[ProxiedRequest] = HoldQueue(endpoint.spec.max_held)
+        self._streams: dict[ProxiedRequest, StreamForm] = {}  # held ones that were begun
+        self._in_flight: set[ProxiedRequest] = set()
+        self._open: dict[Address, str] = {}  # pods that answer, with their names
+        self._probes: dict[Address, asyncio.Task[None]] = {}
+        self._turn = 0
+        self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=now())
+        self._pod_at = 0.0  # when the pod of this cold start had an address
+        status = endpoint.status or EndpointStatus()
+        previous = status.demand
+        self.cold_start = status.cold_start
+        self.demand = previous or Demand(
+            number=1,
+            awake=status.phase is not EndpointPhase.ASLEEP,
+            since=rfc3339(now()),
+            reason="Found",
+        )
+        self._since = parse_rfc3339(self.demand.since) if self.demand.since else now()
+        # What was used before we started is not known: a window begins now.
+        self._last_use = now()
+        self._sleep_asked = False
+        self._reported_at = 0.0
+        if previous is None:
+            changed()
+        self.update(endpoint)
+
+    def __repr__(self) -> str:
+        return (
+            f"<LiveEndpoint {self.endpoint.name} {'open' if self._open else 'closed'}, demand"
+            f" {self.demand.number} {'awake' if self.demand.awake else 'asleep'}, held"
+            f" {len(self.holds)}, in flight {len(self._in_flight)}>"
+        )
+
+    @property
+    def status(self) -> EndpointStatus:
+        return self.endpoint.status or EndpointStatus()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    # What the host says.
+
+    def update(self, endpoint: Endpoint) -> None:
+        """Take a new version of the Endpoint: other pods, another phase, other rules."""
+        if endpoint.spec.wake.per_hour != self._budget.per_hour:
+            self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=self._now())
+        self.endpoint = endpoint
+        self.holds.most = endpoint.spec.max_held
+        status = self.status
+        answered = status.answers == self.demand.number and self.demand.awake
+        backends = {
+            (backend.address, backend.port): backend
+            for backend in (status.backends if answered else ())
+        }
+        for address in [a for a in (*self._open, *self._probes) if a not in backends]:
+            self._close(address)
+        for address, backend in backends.items():
+            # Without a path of its own, the probe trusts the pod's.
+            may_probe = bool(endpoint.spec.probe_path) or backend.ready
+            if may_probe and address not in self._open and address not in self._probes:
+                if not self._pod_at:
+                    self._pod_at = self._now()
+                self._probes[address] = asyncio.get_running_loop().create_task(
+                    self._probe(address, backend.pod)
+                )
+        if answered and status.failed:
+            self._refuse_held()
+
+    async def _probe(self, address: Address, pod: str) -> None:
+        spec = self.endpoint.spec
+        host = self.status.host or address[0]
+        await probing.wait_until_answering(address, spec.probe_path, host)
+        del self._probes[address]
+        first = not self._open
+        self._open[address] = pod
+        if first:
+            self._opened()
+
+    def _opened(self) -> None:
+        """Note the cold start, if this was one, and pass on every held request."""
+        now = self._now()
+        if self.demand.reason == "Request" and self._pod_at:
+            total, pod = now - self._since, self._pod_at - self._since
+            self.cold_start = ColdStart(
+                total=round(total * 1000),
+                pod=round(pod * 1000),
+                probe=round((total - pod) * 1000),
+            )
+            self._changed()
+        self._pod_at = 0.0
+        self._last_use = now  # one window at least, also when nobody waited so long
+        while len(self.holds):
+            request, since = self.holds.pop()
+            request.added = _cold_headers(now - since)
+            self._streams.pop(request, None)
+            self._forward(request)
+        self._report(asyncio.get_running_loop().time())
+
+    def _close(self, address: Address) -> None:
+        self._open.pop(address, None)
+        task = self._probes.pop(address, None)
+        if task is not None:
+            task.cancel()
+        self._pool.forget(address)
+
+    def stop(self) -> None:
+        """Use no pods any more."""
+        for address in [*self._open, *self._probes]:
+            self._close(address)
+
+    def close(self) -> None:
+        """Serve no longer: the Endpoint is gone."""
+        self.stop()
+        for request, _ in self.holds.since():
+            self.holds.remove(request)
+            request.fail(503, "its Endpoint was deleted\n", _STATE)
+
+    # Requests.
+
+    def dispatch(self, request: ProxiedRequest) -> None:
+        """Pass a request on, or hold it, or answer it."""
+        head = request.head
+        agent = head.header(b"user-agent")
+        if counts_as_use(self.endpoint.spec, head.method, head.path, agent):
+            self._last_use, self._sleep_asked = self._now(), False
+        request.on_end = lambda: self._ended(request)
+        if self._open:
+            request.added = _WARM
+            self._forward(request)
+        else:
+            self._cold(request)
+
+    def _forward(self, request: ProxiedRequest) -> None:
+        addresses = list(self._open)
+        self._turn += 1
+        address = addresses[self._turn % len(addresses)]
+        self._in_flight.add(request)
+        request.on_unreachable = lambda reason: self._unreachable(request, address)
+        self._pool.forward(request, address)
+
+    def _unreachable(self, request: ProxiedRequest, address: Address) -> None:
+        """Nothing was sent: the pod is probed again, and the request goes elsewhere, or waits."""
+        self._in_flight.discard(request)
+        if address in self._open:
+            pod = self._open[address]
+            self._close(address)
+            self._probes[address] = asyncio.get_running_loop().create_task(
+                self._probe(address, pod)
+            )
+        if self._open:
+            self._forward(request)
+        else:
+            self._hold(request)
+
+    def _ended(self, request: ProxiedRequest) -> None:
+        if request in self._in_flight:
+            self._in_flight.discard(request)
+            head = request.head
+            if head.websocket or counts_as_use(
+                self.endpoint.spec, head.method, head.path, head.header(b"user-agent")
+            ):
+                self._last_use = self._now()
+        self.holds.remove(request)
+        self._streams.pop(request, None)
+
+    def _cold(self, request: ProxiedRequest) -> None:
+        spec, head = self.endpoint.spec, request.head
+        status = self.status
+        if status.phase is EndpointPhase.REFUSED:
+            request.answer(503, f"{status.reason}: {status.message}\n", _STATE)
+            return
+        if not self.demand.awake and not self._may_wake(request):
+            return
+        if status.failed and status.answers == self.demand.number:
+            request.answer(503, self._failure(), _retry(10))
+            return
+        expected = self._expected_wait()
+        if spec.on_cold is OnCold.REJECT:
+            text = f"the service is waking: try again in {expected} seconds\n"
+            request.answer(503, text, _retry(expected))
+        elif spec.on_cold is OnCold.PLACEHOLDER and spec.placeholder is not None:
+            content_type = (b"Content-Type", spec.placeholder.content_type.encode("latin-1"))
+            request.answer(
+                spec.placeholder.status,
+                spec.placeholder.body,
+                [content_type, *_retry(expected), (b"Cache-Control", b"no-store")],
+            )
+        elif waiting.is_navigation(
+            head.header(b"accept"),
+            head.header(b"sec-fetch-mode"),
+            head.header(waiting.WAITING_HEADER),
+        ):
+            self._show_page(request, expected)
+        else:
+            self._hold(request)
+
+    def _may_wake(self, request: ProxiedRequest) -> bool:
+        """Demand a wake; or answer why this request does not wake the service."""
+        head = request.head
+        problem = wake_problem(
+            self.endpoint.spec, head.method, head.path, head.header(b"user-agent")
+        )
+        if problem:
+            request.answer(503, f"the service is asleep, and {problem}\n", _retry(30))
+            return False
+        wait = self._budget.take(self._now())
+        if wait:
+            request.answer(
+                429,
+                f"the service is asleep, and was woken {self._budget.per_hour} times within an"
+                f" hour, as often as its Endpoint allows: try again in {wait} seconds\n",
+                _retry(wait),
+            )
+            return False
+        self.want(awake=True, reason="Request")
+        return True
+
+    def _show_page(self, request: ProxiedRequest, expected: int) -> None:
+        waited = round(self._now() - self._since)
+        page = waiting.page(
+            request.head.host.decode("latin-1"),
+            self.status.message,
+            expected=expected + waited,
+            waited=waited,
+        )
+        headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Cache-Control", b"no-store")]
+        request.answer(503, page, [*headers, *_retry(expected)])
+
+    def _hold(self, request: ProxiedRequest) -> None:
+        if self.holds.add(request, self._now()):
+            return
+        expected = self._expected_wait()
+        request.answer(
+            429,
+            f"the service is waking, and {self.holds.most} requests wait for it already: try again"
+            f" in {expected} seconds\n",
+            _retry(expected),
+        )
+
+    def _expected_wait(self) -> int:
+        """Return the seconds until the service is likely to answer."""
+        last = self.cold_start
+        total = last.total / 1000 if last is not None and last.total else 0.0
+        waited = self._now() - self._since
+        # One that takes longer than ever is expected to take as long again.
+        expected = max(total or _UNKNOWN_COLD_START_SECONDS, waited * 1.2)
+        return retry_after(expected, waited)
+
+    def _failure(self) -> str:
+        return f"the service cannot start: {self.status.reason}: {self.status.message}\n"
+
+    def _refuse_held(self) -> None:
+        for request, _ in self.holds.since():
+            self.holds.remove(request)
+            request.fail(503, self._failure(), _retry(10))
+
+    # The demand.
+
+    def want(self, *, awake: bool, reason: str) -> None:
+        """Demand that the service is awake, or asleep; from then on no pod is used until then."""
+        now = self._now()
+        self._since, self._pod_at = now, 0.0
+        self.demand = Demand(
+            number=self.demand.number + 1,
+            awake=awake,
+            since=rfc3339(now),
+            reason=reason,
+            last_request=rfc3339(self._last_use),
+        )
+        self._sleep_asked = False
+        self.stop()
+        self._changed()
+
+    def wake(self) -> None:
+        """Wake by request of a person, and stay for a window."""
+        self._last_use = self._now()
+        if not self.demand.awake:
+            self.want(awake=True, reason="Asked")
+
+    def sleep(self) -> None:
+        """Sleep as soon as nothing is in flight."""
+        self._sleep_asked = True
+        self.tick(asyncio.get_running_loop().time())
+
+    def tick(self, loop_now: float) -> None:
+        """Do what is due: heartbeats, holds that took too long, sleep, a report."""
+        now = self._now()
+        spec = self.endpoint.spec
+        for request in self.holds.pop_expired(now, spec.hold_seconds):
+            waited = f"the service did not wake within {spec.hold_seconds} seconds"
+            reason = f": {self.status.message}" if self.status.message else ""
+            self._streams.pop(request, None)
+            request.fail(504, f"{waited}{reason}\n", _retry(self._expected_wait()))
+        self._beat(now)
+        if self._is_idle(now, loop_now):
+            self.want(awake=False, reason="Asked" if self._sleep_asked else "Idle")
+        elif now - self._reported_at >= REPORT_SECONDS:
+            self._reported_at = now
+            self._report(loop_now)
+
+    def _beat(self, now: float) -> None:
+        for request, since in self.holds.since():
+            form = self._streams.get(request)
+            if form is None and now - since >= BEAT_SECONDS:
+                form = self._begin_stream(request, now - since)
+            if form is not None:
+                request.write_stream(form.beat)
+
+    def _begin_stream(self, request: ProxiedRequest, waited: float) -> StreamForm | None:
+        head = request.head
+        if not request.is_complete or head.is_old:
+            return None
+        form = form_of(
+            self.endpoint.spec.heartbeat,
+            head.path,
+            accept=head.header(b"accept"),
+            content_type=head.header(b"content-type"),
+            body=b"".join(request.buffered),
+        )
+        if form is not None:
+            self._streams[request] = form
+            lines = [b"Content-Type: text/event-stream", b"Cache-Control: no-cache"]
+            request.start_stream([*lines, *_cold_headers(waited)], form.error)
+        return form
+
+    def _is_idle(self, now: float, loop_now: float) -> bool:
+        """Tell if the service is awake, and nobody has used it for its window."""
+        if not self.demand.awake or len(self.holds):
+            return False
+        if self._sleep_asked:
+            return not self._used_in_flight(loop_now, 0)
+        window = self.endpoint.spec.idle_seconds
+        if not self._open and not self.status.failed:
+            # It is still starting; but not for ever, if nobody waits any more.
+            window = max(window, self.endpoint.spec.hold_seconds)
+        # A WebSocket counts as use while something passes.
+        return now - self._last_use >= window and not self._used_in_flight(loop_now, window)
+
+    def _used_in_flight(self, loop_now: float, window: float) -> int:
+        return sum(
+            1
+            for request in self._in_flight
+            if request.backend is None
+            or not request.backend.tunnel
+            or loop_now - request.backend.active_at < window
+        )
+
+    def _report(self, loop_now: float) -> None:
+        report = msgspec.structs.replace(
+            self.demand,
+            last_request=rfc3339(self._last_use),
+            holds=len(self.holds),
+            in_flight=self._used_in_flight(loop_now, self.endpoint.spec.idle_seconds),
+        )
+        if report != self.demand:
+            self.demand = report
+            self._changed()
+
+
+_STATE: Headers = [(b"Bidplane-State", b"closed")]
+_WARM = [b"X-KEDA-HTTP-Cold-Start: false"]
+
+
+def _cold_headers(waited: float) -> list[bytes]:
+    return [b"X-KEDA-HTTP-Cold-Start: true", b"Bidplane-Cold-Start-Seconds: %.3f" % waited]
+
+
+def _retry(seconds: int) -> Headers:
+    return [*_STATE, (b"Retry-After", b"%d" % seconds)]

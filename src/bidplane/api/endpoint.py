@@ -1,0 +1,179 @@
+"""`Endpoint`: a service that may sleep, the requests that reach it, and the ones that wake it."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+_NAME = {"pattern": "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", "maxLength": 253}
+_HOST = {
+    "pattern": "^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?([.][a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$",
+    "maxLength": 253,
+}
+HostName = Annotated[str, msgspec.Meta(extra_json_schema=_HOST)]
+Path = Annotated[
+    str, msgspec.Meta(extra_json_schema={"pattern": "^/[^?#\\s]*$", "maxLength": 1024})
+]
+Text = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": 65536})]
+HeaderName = Annotated[
+    str,
+    msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"}),
+]
+Method = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Z]{1,16}$"})]
+
+
+class OnCold(enum.StrEnum):
+    """The answer to a request while the service sleeps; the service wakes in every case."""
+
+    HOLD = "hold"  # wait for the service
+    REJECT = "reject"  # 503 with a Retry-After
+    PLACEHOLDER = "placeholder"  # the Endpoint's own answer
+
+
+class Heartbeat(enum.StrEnum):
+    """The form of the heartbeats that a held stream gets."""
+
+    AUTO = "auto"  # by the path, for requests that ask for a stream
+    OPENAI = "openai"  # comment lines
+    ANTHROPIC = "anthropic"  # `event: ping`
+    NONE = "none"
+
+
+class Urgency(enum.StrEnum):
+    """The urgency with which the pods of a wake bid, as in `bidplane.dev/urgency`."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+
+
+class EndpointPhase(enum.StrEnum):
+    REFUSED = "Refused"  # the reason says why; nothing is routed
+    ASLEEP = "Asleep"
+    WAKING = "Waking"
+    READY = "Ready"
+    STOPPING = "Stopping"  # scaled to 0; its pods have not begun to end
+
+
+class HeaderMatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A header that a request must have."""
+
+    name: HeaderName
+    value: str = ""  # "" is any value
+
+
+class EndpointTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The Deployment that sleeps, and the Service that leads to its pods; of one namespace."""
+
+    deployment: Annotated[str, msgspec.Meta(extra_json_schema=_NAME)]
+    service: Annotated[str, msgspec.Meta(extra_json_schema=_NAME)]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # of the Service; 0 is its only one
+    port_name: str = ""
+
+
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The answer of `onCold: placeholder`."""
+
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 503
+    body: Text = ""
+    content_type: Annotated[
+        str, msgspec.Meta(extra_json_schema={"pattern": "^[\\x20-\\x7e]{1,256}$"})
+    ] = "text/plain; charset=utf-8"
+
+
+class WakeRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The requests that may wake the service, and how often. HEAD and OPTIONS never do."""
+
+    methods: Annotated[tuple[Method, ...], msgspec.Meta(max_length=16)] = (
+        "GET",
+        "POST",
+        "PUT",
+        "PATCH",
+        "DELETE",
+    )
+    # Prefixes of paths; none is every path but those of known probes and scanners.
+    paths: Annotated[tuple[Path, ...], msgspec.Meta(max_length=64)] = ()
+    per_hour: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    VALIDATIONS: ClassVar[list[dict[str, Any]]] = [
+        {
+            "rule": "self.onCold == 'placeholder' || !has(self.placeholder)",
+            "message": "placeholder is the answer of onCold: placeholder: set that, or remove it",
+        },
+        {
+            "rule": "!has(self.target.portName) || self.target.portName == ''"
+            " || !has(self.target.port) || self.target.port == 0",
+            "message": "target has port and portName: remove one of them",
+        },
+    ]
+
+    target: EndpointTarget
+    # Each must be delegated to the agent (`Agent.spec.hosts`); none is NAME.AGENT.DOMAIN.
+    hosts: Annotated[tuple[HostName, ...], msgspec.Meta(max_length=16)] = ()
+    path_prefixes: Annotated[tuple[Path, ...], msgspec.Meta(max_length=16)] = ()
+    headers: Annotated[tuple[HeaderMatch, ...], msgspec.Meta(max_length=8)] = ()
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # while it is awake
+    idle_seconds: Annotated[int, msgspec.Meta(ge=1, le=30 * 86400)] = 300  # then it sleeps
+    # Requests that do not count as use, as prefixes of paths.
+    ignore_paths: Annotated[tuple[Path, ...], msgspec.Meta(max_length=64)] = ()
+    on_cold: OnCold = OnCold.HOLD
+    placeholder: Placeholder | None = None
+    heartbeat: Heartbeat = Heartbeat.AUTO
+    max_held: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
+    hold_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 600
+    wake: WakeRules = WakeRules()
+    # Awake once a GET here answers 2xx or 3xx; "" once the pod is Ready and takes connections.
+    probe_path: Annotated[
+        str, msgspec.Meta(extra_json_schema={"pattern": "^(/[^#\\s]*)?$", "maxLength": 1024})
+    ] = ""
+    urgency: Urgency = Urgency.HIGH
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A pod of an Endpoint that has an address, and is not ending."""
+
+    pod: str
+    address: str
+    port: int
+    ready: bool = False
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """
+    The state that the traffic asks for, by the activator alone.
+
+    `number` counts demands: a phase that answers an earlier one is stale.
+    """
+
+    number: int = 0
+    awake: bool = False
+    since: str = ""
+    reason: str = ""
+    last_request: str = ""
+    holds: int = 0
+    in_flight: int = 0
+
+
+class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The milliseconds that the last cold start took, by the activator alone."""
+
+    total: int = 0
+    pod: int = 0  # from the demand until a pod had an address: bid, bind, start
+    probe: int = 0  # from there until the probe succeeded: load
+
+
+class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    phase: EndpointPhase = EndpointPhase.ASLEEP
+    reason: str = ""
+    message: str = ""
+    failed: bool = False  # it cannot start by itself; the message is the pod's
+    host: str = ""  # the first of them
+    hosts: tuple[str, ...] = ()
+    answers: int = 0  # the number of the demand that `phase` answers
+    backends: tuple[Backend, ...] = ()
+    demand: Demand | None = None
+    cold_start: ColdStart | None = None

@@ -1,0 +1,244 @@
+"""
+The endpoint controller: a plane's Endpoints on the host, and the demand of their traffic in the
+plane.
+
+The activator reads the host's copies and writes its demand there. So a plane may sleep until its
+service is to wake: then the copy's demand has no answer, and the plane is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import msgspec
+
+from bidplane.api import labels
+from bidplane.api.agent import AgentSpec, host_namespace
+from bidplane.api.endpoint import Demand, EndpointSpec, EndpointStatus, Urgency
+from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, POD, SERVICE, Draft, Object
+from bidplane.api.objects import annotations_of, condition_of, labels_of
+from bidplane.api.reading import Agent, Endpoint
+from bidplane.api.views import KubeObject, Pod, read_pod
+from bidplane.core.activation import lifecycle
+from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
+from bidplane.core.hosting import translation
+from bidplane.errors import NotFound
+from bidplane.kube.client import EventType
+from bidplane.machinery.controller import Controller
+from bidplane.machinery.planes import PlaneCache, PlaneCaches
+
+Key = tuple[str, str, str]  # agent, and the plane's namespace and name
+
+
+class EndpointController:
+    """Copies Endpoints to the host, and scales their targets."""
+
+    def __init__(
+        self, host: PlaneCache, planes: PlaneCaches, *, domain: str = DEFAULT_DOMAIN
+    ) -> None:
+        self._host, self._planes, self._domain = host, planes, domain
+        self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
+        self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
+        self.controller: Controller[Key] = Controller("endpoints", self.reconcile)
+        planes.on_change(ENDPOINT, self._changed, read=KubeObject)
+        planes.on_change(POD, self._pod_changed, read=read_pod)
+        planes.on_change(DEPLOYMENT, self._target_changed, read=KubeObject)
+        planes.on_change(SERVICE, self._target_changed, read=KubeObject)
+        planes.on_open(self._opened)
+        host.endpoints.on_change(self._copy_changed)
+        host.agents.on_change(self._agent_changed)
+
+    # Changes.
+
+    def _changed(self, plane: str, event: EventType, endpoint: KubeObject) -> None:
+        self.controller.add((plane, endpoint.namespace, endpoint.name))
+
+    def _pod_changed(self, plane: str, event: EventType, pod: Pod) -> None:
+        self._add_namespace(plane, pod.namespace)
+
+    def _target_changed(self, plane: str, event: EventType, target: KubeObject) -> None:
+        self._add_namespace(plane, target.namespace)
+
+    def _add_namespace(self, plane: str, namespace: str) -> None:
+        """Reconcile the Endpoints of a namespace: few planes have any."""
+        cache = self._planes.awake(plane)
+        for endpoint in cache.endpoints.in_namespace(namespace) if cache is not None else ():
+            self.controller.add((plane, namespace, endpoint.name))
+
+    def _opened(self, plane: str) -> None:
+        """Reconcile all copies of a plane: an original may have gone while we did not run."""
+        for copy in self._host.endpoints.items():
+            if copy.labels.get(labels.AGENT) == plane:
+                self._add_copy(copy)
+
+    def _copy_changed(self, event: EventType, copy: Endpoint) -> None:
+        self._add_copy(copy)
+        if event == "DELETED":
+            self._specs.pop(copy.uid, None)
+        elif self._specs.get(copy.uid) == copy.spec:
+            return  # only its status
+        else:
+            self._specs[copy.uid] = copy.spec
+        self._reclaim()  # a name may be free, or taken, now
+
+    def _agent_changed(self, event: EventType, agent: Agent) -> None:
+        self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Decide again which Endpoint has which names."""
+        self._claims = None
+        for copy in self._host.endpoints.items():
+            self._add_copy(copy)
+
+    def _add_copy(self, copy: Endpoint) -> None:
+        original = translation.origin(copy.json)
+        agent = copy.labels.get(labels.AGENT)
+        if original is not None and agent is not None:
+            self.controller.add((agent, *original))
+
+    # The work.
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Make one Endpoint equal on both sides, and take the next step of its target."""
+        agent, namespace, name = key
+        copy = _view(
+            self._host[ENDPOINT].get(host_namespace(agent), translation.host_name(namespace, name))
+        )
+        plane = self._plane(agent, copy)
+        if plane is None:
+            return None
+        original = _view(plane[ENDPOINT].get(namespace, name))
+        if copy is not None and not translation.is_copy_of(copy, original):
+            await self._delete(copy)
+        elif original is not None and copy is None:
+            await self._create(agent, original)
+        elif original is not None and copy is not None:
+            if copy.spec != original.spec:
+                await self._copy_spec(copy, original)
+            else:
+                await self._step(plane, original, copy)
+        return None
+
+    def _plane(self, agent: str, copy: KubeObject | None) -> PlaneCache | None:
+        """Return the agent's plane; a sleeping one is woken only if there is something to do."""
+        plane = self._planes.awake(agent)
+        if plane is not None or copy is None:
+            return plane
+        endpoint = self._host.endpoints.get(copy.namespace, copy.name)
+        return self._planes.get(agent) if endpoint is not None and is_unanswered(endpoint) else None
+
+    async def _delete(self, copy: KubeObject) -> None:
+        if not copy.is_deleted:
+            with suppress(NotFound):
+                await self._host.client.delete(ENDPOINT, copy.name, copy.namespace, uid=copy.uid)
+
+    async def _create(self, agent: str, original: KubeObject) -> None:
+        if original.is_deleted:
+            return
+        copy = {
+            "apiVersion": ENDPOINT.api_version,
+            "kind": ENDPOINT.kind,
+            "metadata": translation.host_metadata(agent, original),
+            "spec": original.spec,
+        }
+        await self._host.client.create(ENDPOINT, copy, host_namespace(agent))
+
+    async def _copy_spec(self, copy: KubeObject, original: KubeObject) -> None:
+        dropped = dict.fromkeys(copy.spec.keys() - original.spec.keys())
+        change = {"spec": {**dropped, **original.spec}}
+        await self._host.client.patch(ENDPOINT, copy.name, change, copy.namespace)
+
+    async def _step(self, plane: PlaneCache, original: KubeObject, copy: KubeObject) -> None:
+        endpoint = self._host.endpoints.get(copy.namespace, copy.name)
+        if endpoint is None:  # of another version; it says so in the log
+            return
+        observed = self._observe(plane, original.namespace, endpoint.spec)
+        previous = endpoint.status or EndpointStatus()
+        step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
+        # The status first: the activator stops using pods before they are deleted.
+        if endpoint.status is None or step.status != previous:
+            await self._write_status(endpoint, step.status)
+        if step.replicas is not None and observed.deployment is not None:
+            await self._scale(plane, KubeObject(observed.deployment), endpoint.spec, step.replicas)
+        mirrored = {**_own_part(step.status), "demand": msgspec.to_builtins(previous.demand)}
+        if previous.cold_start is not None:
+            mirrored["coldStart"] = msgspec.to_builtins(previous.cold_start)
+        current = original.status
+        if any(current.get(field) != value for field, value in mirrored.items()):
+            with suppress(NotFound):
+                await plane.client.patch(
+                    ENDPOINT,
+                    original.name,
+                    {"status": mirrored},
+                    original.namespace,
+                    subresource="status",
+                )
+
+    async def _write_status(self, endpoint: Endpoint, status: EndpointStatus) -> None:
+        """Write our part; `demand` and `coldStart` are the activator's."""
+        await self._host.client.patch(
+            ENDPOINT,
+            endpoint.name,
+            {"status": _own_part(status)},
+            endpoint.namespace,
+            subresource="status",
+        )
+
+    def _observe(self, plane: PlaneCache, namespace: str, spec: EndpointSpec) -> lifecycle.Observed:
+        deployment = plane[DEPLOYMENT].get(namespace, spec.target.deployment)
+        service = plane[SERVICE].get(namespace, spec.target.service)
+        selector = (service["spec"].get("selector") or {}) if service is not None else {}
+        pods = [
+            pod
+            for pod in plane.pods.in_namespace(namespace)
+            if selector and selector.items() <= labels_of(pod).items()
+        ]
+        failure = condition_of(deployment, "ReplicaFailure") if deployment is not None else None
+        return lifecycle.Observed(
+            deployment=deployment,
+            service=service,
+            pods=pods,
+            pod_failure=str(failure.get("message", "")) if failure is not None else "",
+        )
+
+    async def _scale(
+        self, plane: PlaneCache, deployment: KubeObject, spec: EndpointSpec, replicas: int
+    ) -> None:
+        """Set the replicas; with the first of them the urgency with which its pods bid."""
+        change: Draft = {"replicas": replicas}
+        template = deployment.spec.get("template") or {}
+        if replicas and annotations_of({"metadata": {}, **template}).get(
+            labels.URGENCY
+        ) not in tuple(Urgency):
+            change["template"] = {"metadata": {"annotations": {labels.URGENCY: spec.urgency.value}}}
+        await plane.client.patch(
+            DEPLOYMENT, deployment.name, {"spec": change}, deployment.namespace
+        )
+
+    def _claim(self, endpoint: Endpoint) -> HostClaim:
+        if self._claims is None:
+            agents: dict[str, AgentSpec] = {
+                agent.name: agent.spec for agent in self._host.agents.items()
+            }
+            self._claims = settle(self._host.endpoints.items(), agents, self._domain)
+        return self._claims.get(
+            endpoint.uid, HostClaim(reason="NoAgent", message="its agent is being deleted")
+        )
+
+
+def _view(obj: Object | None) -> KubeObject | None:
+    return KubeObject(obj) if obj is not None else None
+
+
+def is_unanswered(endpoint: Endpoint) -> bool:
+    """Tell if the traffic asks for something that the plane does not know of yet."""
+    status = endpoint.status
+    demand: Demand | None = status.demand if status is not None else None
+    return status is None or (demand is not None and demand.number != status.answers)
+
+
+def _own_part(status: EndpointStatus) -> Draft:
+    """Return the fields of a status that this controller writes."""
+    fields: Draft = msgspec.to_builtins(status)
+    return {key: fields[key] for key in fields if key not in ("demand", "coldStart")}

@@ -1,0 +1,208 @@
+"""
+Endpoints on real planes: known on the host, answered in the plane. The test plays the activator,
+the exchange and the node.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from bidplane.api import labels
+from bidplane.api.kinds import AGENT, BID, DEPLOYMENT, ENDPOINT, GPU_LEASE, POD, SERVICE
+from bidplane.core.hosting.translation import host_name
+from bidplane.errors import ApiError
+
+from .conftest import SPACE
+
+
+def endpoint(name="llm", **spec):
+    target = {"deployment": "llm", "service": "llm"}
+    return {"metadata": {"name": name}, "spec": {"target": target, **spec}}
+
+
+async def create_service(site, *, replicas=0):
+    container = {
+        "name": "main",
+        "image": "llm:1",
+        "ports": [{"name": "http", "containerPort": 8000}],
+        "resources": {"limits": {labels.GPU_RESOURCE: "2"}},
+    }
+    template = {"metadata": {"labels": {"app": "llm"}}, "spec": {"containers": [container]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "llm"}}, "template": template}
+    await site.plane.create(DEPLOYMENT, {"metadata": {"name": "llm"}, "spec": spec}, "default")
+    ports = [{"port": 80, "targetPort": "http"}]
+    service = {"metadata": {"name": "llm"}, "spec": {"selector": {"app": "llm"}, "ports": ports}}
+    await site.plane.create(SERVICE, service, "default")
+
+
+async def copy(site, name="llm"):
+    return await site.host.get(ENDPOINT, host_name("default", name), SPACE)
+
+
+async def demand(site, number, *, awake):
+    status = {"demand": {"number": number, "awake": awake, "reason": "Request"}}
+    name = host_name("default", "llm")
+    await site.host.patch(ENDPOINT, name, {"status": status}, SPACE, subresource="status")
+    await site.settle()
+
+
+async def replicas(site):
+    return (await site.plane.get(DEPLOYMENT, "llm", "default"))["spec"]["replicas"]
+
+
+async def run_pod(site, *, lease):
+    """As exchange and node do it."""
+    (bid,) = [b for b in await site.all(site.host, BID) if not b.get("status")]
+    assert bid["spec"]["urgent"]
+    await site.win(bid, name=lease)
+    await site.settle()
+    (pod,) = await site.all(site.host, POD)
+    ready = {"type": "Ready", "status": "True"}
+    status = {"phase": "Running", "podIP": "10.9.8.7", "conditions": [ready]}
+    name = pod["metadata"]["name"]
+    await site.host.patch(POD, name, {"status": status}, SPACE, subresource="status")
+    await site.settle()
+
+
+def test_traffic_wakes_the_target_and_lets_it_sleep(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await site.settle()
+        status = (await copy(site))["status"]
+        assert (status["phase"], status["hosts"]) == ("Asleep", ["llm.trainer.localhost"])
+        for life in (1, 2):
+            await demand(site, 2 * life, awake=True)
+            assert await replicas(site) == 1
+            status = (await copy(site))["status"]
+            assert (status["phase"], status["answers"]) == ("Waking", 2 * life)
+            await run_pod(site, lease=f"lease-{life}")
+            (backend,) = (await copy(site))["status"]["backends"]
+            assert (backend["address"], backend["port"], backend["ready"]) == (
+                "10.9.8.7",
+                8000,
+                True,
+            )
+            shown = await site.plane.get(ENDPOINT, "llm", "default")
+            assert shown["status"]["phase"] == "Ready"
+            await demand(site, 2 * life + 1, awake=False)
+            assert await replicas(site) == 0
+            status = (await copy(site))["status"]
+            assert (status["backends"], status["answers"]) == ([], 2 * life + 1)
+            await site.remove_host_pod()
+            await site.settle(5)
+            assert (await copy(site))["status"]["phase"] == "Asleep"
+            # Its lease is asked back: the exchange ends it.
+            lease = await site.lease(f"lease-{life}")
+            assert lease["metadata"].get("deletionTimestamp")
+            await site.end_lease(f"lease-{life}")
+            await site.settle()
+            assert not await site.all(site.plane, GPU_LEASE)
+
+    stories(story)
+
+
+def test_a_route_is_known_while_its_plane_sleeps_and_only_a_demand_wakes_it(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await demand_nothing(site)
+        await site.controllers.sleep("trainer")
+        await site.planes.sleep("trainer")
+        name = host_name("default", "llm")
+        note = {"metadata": {"annotations": {labels.ENDPOINT_REQUEST: "wake 1"}}}
+        await site.host.patch(ENDPOINT, name, note, SPACE)
+        await site.settle()
+        assert not site.planes.is_awake("trainer")
+        assert (await copy(site))["status"]["hosts"]
+        await demand(site, 2, awake=True)
+        assert site.planes.is_awake("trainer")
+        assert await replicas(site) == 1
+
+    async def demand_nothing(site):
+        await site.settle()
+        await demand(site, 1, awake=False)
+
+    stories(story)
+
+
+def test_a_change_and_a_deletion_reach_the_host(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(idleSeconds=60), "default")
+        await site.settle()
+        change = {"spec": {"idleSeconds": None, "maxHeld": 5}}
+        await site.plane.patch(ENDPOINT, "llm", change, "default")
+        await site.settle()
+        spec = (await copy(site))["spec"]
+        assert (spec["idleSeconds"], spec["maxHeld"]) == (300, 5)
+        await site.plane.delete(ENDPOINT, "llm", "default")
+        await site.settle()
+        assert not await site.all(site.host, ENDPOINT)
+
+    stories(story)
+
+
+def test_a_name_that_is_taken_is_free_when_its_holder_goes(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint("first"), "default")
+        await site.settle(2)
+        await site.plane.create(
+            ENDPOINT, endpoint("second", hosts=["first.trainer.localhost"]), "default"
+        )
+        await site.settle()
+        status = (await site.plane.get(ENDPOINT, "second", "default"))["status"]
+        assert (status["phase"], status["reason"]) == ("Refused", "TargetTaken")
+        assert "default/first" in status["message"]
+        await site.plane.delete(ENDPOINT, "first", "default")
+        await site.settle()
+        assert (await copy(site, "second"))["status"]["phase"] == "Asleep"
+        # And a name that the owner takes away is not served any more.
+        await site.host.patch(AGENT, "trainer", {"spec": {"hosts": ["*.other.test"]}})
+        await site.settle()
+        status = (await copy(site, "second"))["status"]
+        assert (status["reason"], status["hosts"]) == ("HostNotDelegated", [])
+
+    stories(story)
+
+
+def test_a_missing_target_is_named_and_then_found(stories):
+    async def story(site):
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await site.settle()
+        assert (await copy(site))["status"]["reason"] == "NoDeployment"
+        await create_service(site)
+        await site.settle()
+        assert (await copy(site))["status"]["phase"] == "Asleep"
+
+    stories(story)
+
+
+@pytest.mark.parametrize(
+    ("spec", "part"),
+    [
+        ({"target": None}, "target"),
+        ({"idleSeconds": -1}, "idleSeconds"),
+        ({"target": {"deployment": "llm", "service": "llm", "port": 99999}}, "port"),
+        ({"target": {"deployment": "a", "service": "a", "port": 1, "portName": "x"}}, "portName"),
+        ({"hosts": ["*.trainer.localhost"]}, "hosts"),
+        ({"hosts": ["UPPER"]}, "hosts"),
+        ({"pathPrefixes": ["v1"]}, "pathPrefixes"),
+        ({"onCold": "wait"}, "onCold"),
+        ({"placeholder": {"body": "x"}}, "placeholder"),
+        ({"headers": [{"name": "a b"}]}, "headers"),
+        ({"wake": {"perHour": 0}}, "perHour"),
+        ({"maxHeld": 0}, "maxHeld"),
+    ],
+)
+def test_bad_input_is_refused_with_its_field(stories, spec, part):
+    async def story(site):
+        manifest = endpoint()
+        manifest["spec"] = {k: v for k, v in {**manifest["spec"], **spec}.items() if v is not None}
+        with pytest.raises(ApiError) as refusal:
+            await site.plane.create(ENDPOINT, manifest, "default")
+        assert refusal.value.code in (400, 422)
+        assert part in str(refusal.value)
+
+    stories(story)

@@ -1,0 +1,1 @@
+"""Decisions about services that sleep."""

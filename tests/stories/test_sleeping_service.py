@@ -1,0 +1,189 @@
+"""
+Path 2 with real processes: a request wakes a service, which sleeps again and gives its GPU back.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from effort import effort
+
+from .conftest import Installation
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("bwrap") is None, reason="there is no bubblewrap"),
+]
+
+SERVER = """
+import http.server, os, time
+class H(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_GET(self):
+        body = (os.environ["CUDA_VISIBLE_DEVICES"] + " " + self.headers["X-Number"]).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *a): pass
+time.sleep(0.3)
+http.server.ThreadingHTTPServer((os.environ["POD_IP"], 8080), H).serve_forever()
+"""
+
+
+def manifests(name: str, code: str = SERVER, **endpoint: Any) -> list[dict[str, Any]]:
+    container = {
+        "name": "main",
+        "image": "tools",
+        "command": ["/usr/bin/python3", "-c", code],
+        "ports": [{"containerPort": 8080}],
+        "resources": {"limits": {"nvidia.com/gpu": 1}},
+    }
+    selector = {"app": name}
+    pod = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    template = {"metadata": {"labels": selector}, "spec": pod}
+    metadata = {"name": name}
+    return [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": metadata,
+            "spec": {"replicas": 0, "selector": {"matchLabels": selector}, "template": template},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata,
+            "spec": {"selector": selector, "ports": [{"port": 80, "targetPort": 8080}]},
+        },
+        {
+            "apiVersion": "bidplane.dev/v1alpha1",
+            "kind": "Endpoint",
+            "metadata": metadata,
+            "spec": {
+                "target": {"deployment": name, "service": name},
+                "idleSeconds": 2,
+                "probePath": "",
+                **endpoint,
+            },
+        },
+    ]
+
+
+class Site:
+    """An installation that runs pods on this machine, and the address of its services."""
+
+    def __init__(self, installation: Installation) -> None:
+        self.installation = installation
+        address = msgspec.json.decode((installation.data / "installation.json").read_bytes())
+        self.url: str = address["activator_url"]
+
+    def get(self, name: str, number: int = 0, seconds: float = 60) -> tuple[int, str, Any]:
+        request = urllib.request.Request(
+            self.url, headers={"Host": f"{name}.worker.localhost", "X-Number": str(number)}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=seconds) as answer:
+                return answer.status, answer.read().decode(), answer.headers
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode(), error.headers
+
+    def status(self, name: str) -> Any:
+        return self.installation.get("worker", "endpoints.bidplane.dev", name).get("status") or {}
+
+    def until(self, condition: Callable[[], bool], seconds: float = 40) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def sleeps(self, name: str) -> None:
+        self.until(lambda: self.status(name).get("phase") == "Asleep")
+
+    def leases(self) -> Any:
+        return self.installation.get("worker", "gpuleases")["items"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, kubectl: Path) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("sleeping")
+    installation = Installation(folder, str(kubectl))
+    (folder / "images.yaml").write_text('images: {"tools": {}}')
+    installation.up(more=["--runtime", "process", "--images", str(folder / "images.yaml")])
+    installation.bidplane("agent", "create", "worker", "--priority", "1", "--refill", "100")
+    yield Site(installation)
+    machine = msgspec.json.decode((installation.data / "machine.json").read_bytes())
+    installation.close()
+    shutil.rmtree(machine["state"])
+
+
+def test_a_request_wakes_a_service_that_then_gives_its_gpu_back(site: Site) -> None:
+    for manifest in manifests("web"):
+        site.installation.apply("worker", manifest)
+    site.until(lambda: site.status("web").get("phase") == "Asleep")
+    assert not site.leases()
+    for life in range(2):
+        with ThreadPoolExecutor(5) as clients:
+            answers = list(clients.map(lambda number: site.get("web", number), range(5)))
+        assert [code for code, _, _ in answers] == [200] * 5, answers
+        assert sorted(body.split()[1] for _, body, _ in answers) == list("01234")
+        assert all(body.startswith("GPU-") for _, body, _ in answers)
+        assert {headers["X-KEDA-HTTP-Cold-Start"] for _, _, headers in answers} == {"true"}
+        assert site.get("web")[2]["X-KEDA-HTTP-Cold-Start"] == "false"
+        assert len(site.leases()) == 1
+        status = site.status("web")
+        assert status["demand"]["number"] == 2 + 2 * life
+        site.sleeps("web")
+        site.until(lambda: not site.leases())
+    bidplane = site.installation.bidplane
+    assert "worker  default/web  Asleep" in bidplane("endpoint", "list")
+    explained = bidplane("endpoint", "why", "worker/web")
+    assert "nobody used it for 2 s" in explained
+    assert "Its last cold start took" in explained
+    bidplane("endpoint", "wake", "worker/web")
+    site.until(lambda: site.status("web").get("phase") == "Ready")
+    assert "8080" in bidplane("endpoint", "show", "worker/web")
+    bidplane("endpoint", "sleep", "worker/web")
+    site.sleeps("web")
+    assert "a person asked" in bidplane("endpoint", "why", "worker/web")
+    assert "there is no Endpoint" in bidplane("endpoint", "show", "worker/none", code=2)
+
+
+@pytest.mark.explored
+@pytest.mark.parametrize("process", ["server", "exchange", "machine"][: effort(1, 3)])
+def test_a_held_request_survives_a_kill_of_any_other_process(site: Site, process: str) -> None:
+    name = f"web-{process}"
+    for manifest in manifests(name):
+        site.installation.apply("worker", manifest)
+    site.until(lambda: site.status(name).get("phase") == "Asleep")
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(site.get, name, 7)
+        time.sleep(0.2)
+        os.kill(site.installation.children()[process], signal.SIGKILL)
+        code, body, _ = asked.result(timeout=60)
+    assert code == 200, body
+    site.sleeps(name)
+
+
+def test_a_service_that_cannot_start_answers_with_its_pods_reason(site: Site) -> None:
+    for manifest in manifests("broken", "raise SystemExit(3)"):
+        site.installation.apply("worker", manifest)
+    site.until(lambda: site.status("broken").get("phase") == "Asleep")
+    code, body, _ = site.get("broken")
+    assert code == 503
+    assert "CrashLoopBackOff" in body
+    site.installation.kubectl("worker", "delete", "endpoints.bidplane.dev/broken", "deploy/broken")
+    assert site.get("broken")[0] == 404
