@@ -75,7 +75,7 @@ def manifests(name: str, code: str = SERVER, **endpoint: Any) -> list[dict[str, 
             "metadata": metadata,
             "spec": {
                 "target": {"deployment": name, "service": name},
-                "idleSeconds": 2,
+                "idleSeconds": 4,
                 "probePath": "",
                 **endpoint,
             },
@@ -151,8 +151,12 @@ def test_a_request_wakes_a_service_that_then_gives_its_gpu_back(site: Site) -> N
     bidplane = site.installation.bidplane
     assert "worker  default/web  Asleep" in bidplane("endpoint", "list")
     explained = bidplane("endpoint", "why", "worker/web")
-    assert "nobody used it for 2 s" in explained
+    assert "nobody used it for 4 s" in explained
     assert "Its last cold start took" in explained
+    # A slow machine must not find it idle between the next commands.
+    longer = '{"spec": {"idleSeconds": 600}}'
+    patch = ("patch", "endpoints.bidplane.dev/web", "--type=merge", "-p", longer)
+    site.installation.kubectl("worker", *patch)
     bidplane("endpoint", "wake", "worker/web")
     site.until(lambda: site.status("web").get("phase") == "Ready")
     assert "8080" in bidplane("endpoint", "show", "worker/web")
