@@ -8,13 +8,67 @@ sold for it.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Annotated, Any, ClassVar
 
 import msgspec
 
 MOST_GPUS = 1024
 MOST_BLOCKS = 128
+
+# A part of a GPU is sold in units of which a GPU has so many: hundredths, thirds, and halves down
+# to 32nds are whole in them, so that what people write is what they get and pay for.
+PART_UNITS = 2400
+LEAST_PART = PART_UNITS // 100  # a GPU is shared by at most a hundred
+
+
+@functools.lru_cache(4096)
+def part_units(share: str) -> int | None:
+    """
+    Return the units of a GPU that a share is, rounded up: 720 for "0.3", 300 for "1/8".
+
+    None for a MIG profile, and for anything else that is no part of one GPU.
+    """
+    try:
+        fraction = Fraction(share)
+    except (ValueError, ZeroDivisionError):
+        return None
+    units = math.ceil(fraction * PART_UNITS)
+    return units if LEAST_PART <= units < PART_UNITS else None
+
+
+@functools.lru_cache(4096)
+def part_name(units: int) -> str:
+    """Return the name of a part of so many units, with as few decimals as it needs: "0.3"."""
+    for digits in range(1, 5):
+        decimals = units * 10**digits // PART_UNITS
+        if -(-decimals * PART_UNITS // 10**digits) == units:
+            return f"0.{decimals:0{digits}d}"
+    raise ValueError(f"{units} of {PART_UNITS} units need more than 4 decimals")
+
+
+def share_name(share: str) -> str:
+    """Return the name by which a share is sold: "0.5" for "1/2"; a MIG profile's is its own."""
+    units = part_units(share)
+    return share if units is None else part_name(units)
+
+
+def parse_fraction(text: str) -> str:
+    """
+    Return the share that a fraction of a GPU is sold as: "0.3" for "0.3", "0.25" for "1/4".
+
+    Raises ValueError, which says what is wrong, for text that is no part of one GPU.
+    """
+    units = part_units(text)
+    if units is None:
+        raise ValueError(
+            f"{text!r} is not a part of a GPU: it must be at least {part_name(LEAST_PART)} and less"
+            ' than 1, such as "0.3"; for a whole GPU set nvidia.com/gpu: 1'
+        )
+    return part_name(units)
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -26,7 +80,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     spread: bool = False  # the GPUs need not be in one link domain
     # All GPUs of one link domain, however many those are; `gpus` is the least.
     whole_domain: bool = False
-    share: str = ""  # a part of one GPU instead: "1/2", "1/4", "1/8", or a MIG profile
+    share: str = ""  # a part of one GPU instead: "0.3", "1/8", or a MIG profile
 
     @property
     def count(self) -> int:

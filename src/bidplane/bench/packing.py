@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bidplane.bench.report import Result, less, progress, ratio_at_least
-from bidplane.core.devices.chain import fraction_share
 from bidplane.sim.traces import openb
 
 GPU = 1000  # milli
@@ -320,20 +318,11 @@ def waste(pods: Sequence[PackedPod]) -> Array:
 
 class ExchangePacking(FirstFit):
     """
-    Sells parts as the exchange does (`core.placement`): halves, quarters and eighths, on the
+    Sells parts as the exchange does (`core.placement`): as large as they are asked for, on the
     fullest partitioned GPU with room, else on the tightest node; whole GPUs there, too.
     """
 
     name = "exchange"
-
-    def allotment(self, pod: PackedPod) -> PackedPod:
-        if not pod.is_part:
-            return pod
-        try:
-            share = Fraction(fraction_share(str(Fraction(pod.milli, GPU))))
-        except ValueError:  # more than a half
-            share = Fraction(1)
-        return pod._replace(milli=int(GPU * share))
 
     def score(self, pod: PackedPod, rows: Array) -> Array:
         gpu = self.cluster.gpu[rows]

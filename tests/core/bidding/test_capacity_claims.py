@@ -75,13 +75,16 @@ def _slice(devices: list[Json]) -> Json:
 @pytest.mark.parametrize(
     ("asked", "share"),
     [
-        ("1", ["1/8"]),
-        ("10Gi", ["1/8"]),
-        ("10241Mi", ["1/4"]),
-        ("20Gi", ["1/4"]),
-        ("21Gi", ["1/2"]),
-        ("40Gi", ["1/2"]),
-        ("41Gi", [""]),
+        ("1", ["0.0625"]),
+        ("5Gi", ["0.0625"]),
+        ("10Gi", ["0.125"]),
+        ("10241Mi", ["0.25"]),
+        ("20Gi", ["0.25"]),
+        ("21Gi", ["0.375"]),
+        ("40Gi", ["0.5"]),
+        ("41Gi", ["0.625"]),
+        ("60Gi", ["0.75"]),
+        ("61Gi", [""]),
         ("80Gi", [""]),
         ("81Gi", []),
     ],
@@ -92,19 +95,28 @@ def test_so_much_of_80_gigabytes_is_the_next_part(asked: str, share: list[str]) 
     assert share_on(found, "80Gi") == share
 
 
-EIGHTHS = {"1/8": 1, "1/4": 2, "1/2": 4, "": 8}
+SIXTEENTHS = {
+    "0.0625": 1,
+    "0.125": 2,
+    "0.25": 4,
+    "0.375": 6,
+    "0.5": 8,
+    "0.625": 10,
+    "0.75": 12,
+    "": 16,
+}
 
 
 @given(
     memory=st.integers(1, 200 << 30) | st.integers(1, 200 << 10).map(lambda mib: mib << 20),
     asked=st.integers(1, 220 << 30),
-    eighths=st.sampled_from([None, 1, 2, 3, 4, 8]),
+    sixteenths=st.sampled_from([None, 1, 2, 3, 4, 8, 12]),
 )
 def test_the_part_covers_and_no_smaller_one_does_and_the_claim_is_allocated_in_it(
-    memory: int, asked: int, eighths: int | None
+    memory: int, asked: int, sixteenths: int | None
 ) -> None:
-    if eighths is not None:  # at the edges, too
-        asked = max(1, memory * eighths // 8)
+    if sixteenths is not None:  # at the edges, too
+        asked = max(1, memory * sixteenths // 16)
     wanted = claim(some(str(asked)))
     found = as_bid(wanted, CLASSES)
     assert found is not None
@@ -113,17 +125,15 @@ def test_the_part_covers_and_no_smaller_one_does_and_the_claim_is_allocated_in_i
         assert shares == []
         return
     (share,) = shares
-    size = EIGHTHS[share]
-    assert Fraction(memory * size, 8) >= asked
-    assert all(Fraction(memory * n, 8) < asked for n in EIGHTHS.values() if n < size)
+    size = SIXTEENTHS[share]
+    assert Fraction(memory * size, 16) >= asked
+    assert all(Fraction(memory * n, 16) < asked for n in SIXTEENTHS.values() if n < size)
     if not share:
         return
     placed = _placed_in(wanted, memory, share)
     (result,) = placed.allocations[0]["devices"]["results"]
     taken = parse(result["consumedCapacity"]["memory"])
-    assert asked <= taken <= Fraction(memory * size, 8)
-    if memory % 8 == 0:
-        assert taken == -(-asked * 8 // memory) * (memory // 8), "whole eighths, and no more"
+    assert asked <= taken == memory * size // 16, "all of the part, which was cut for it"
 
 
 def _placed_in(wanted: Claim, memory: int, share: str) -> Placed:
@@ -134,11 +144,11 @@ def _placed_in(wanted: Claim, memory: int, share: str) -> Placed:
 
 
 def _leased(memory: int, share: str) -> Json:
-    slots = list(range(EIGHTHS[share]))
+    units = [0, 150 * SIXTEENTHS[share]]
     leased = {"node": "n", "driver": DRIVER, "pool": "n", "name": "gpu-0"}
     lease = {
         "metadata": {"name": "lease-1"},
-        "spec": {"node": "n", "devices": [{**leased, "share": share, "slots": slots}]},
+        "spec": {"node": "n", "devices": [{**leased, "share": share, "units": units}]},
     }
     value = {"value": of_bytes(memory)}
     host = _slice([{"name": "gpu-0", "capacity": {"memory": value}}])
@@ -146,25 +156,25 @@ def _leased(memory: int, share: str) -> Json:
     return nodes.resource_slice(as_lease(lease), [host], node)
 
 
-def test_a_part_has_the_memory_of_its_eighths_and_is_asked_for_in_these() -> None:
-    (device,) = _leased(80 << 30, "1/4")["spec"]["devices"]
+def test_a_part_has_its_own_memory_and_a_claim_takes_all_of_it() -> None:
+    (device,) = _leased(80 << 30, "0.25")["spec"]["devices"]
     assert device["allowMultipleAllocations"] is True
     assert device["capacity"]["memory"] == {
         "value": "20Gi",
         "requestPolicy": {
             "default": "20Gi",
-            "validRange": {"min": "10Gi", "max": "20Gi", "step": "10Gi"},
+            "validRange": {"min": "20Gi", "max": "20Gi"},
         },
     }
 
 
-def test_memory_that_no_eight_divides_is_shown_to_the_byte() -> None:
-    (device,) = _leased((80 << 30) + 4, "1/4")["spec"]["devices"]
-    assert device["capacity"]["memory"] == {"value": str((20 << 30) + 1)}
+def test_memory_that_nothing_divides_is_shown_to_the_byte() -> None:
+    (device,) = _leased((80 << 30) + 4, "0.25")["spec"]["devices"]
+    assert device["capacity"]["memory"]["value"] == str((20 << 30) + 1)
 
 
 def test_who_says_no_memory_takes_all_of_a_part_and_only_one_can() -> None:
-    fleet = DeviceIndex(read_slices([_leased(80 << 30, "1/2")]), {"lease-1": {}}, CLASSES)
+    fleet = DeviceIndex(read_slices([_leased(80 << 30, "0.5")]), {"lease-1": {}}, CLASSES)
     plain = claim({"deviceClassName": DRIVER})
     first = fleet.place([plain])
     assert isinstance(first, Placed)
@@ -181,13 +191,13 @@ def test_selectors_and_attributes_are_kept_in_every_choice() -> None:
     choices = [found, *found["otherwise"]]
     assert all(one["selector"].startswith(f"({PRODUCT}) && has(") for one in choices)
     assert all(one["matchAttribute"] == ["a/b"] for one in choices)
-    assert share_on(found, "80Gi") == ["1/4"]
+    assert share_on(found, "80Gi") == ["0.25"]
 
 
 def test_the_first_that_can_be_had_comes_first() -> None:
     found = as_bid(either(some("40Gi"), some("20Gi")), CLASSES)
     assert found is not None
-    assert share_on(found, "80Gi") == ["1/2", "1/4"]
+    assert share_on(found, "80Gi") == ["0.5", "0.25"]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +254,7 @@ def test_the_markets_refusals_are_told_in_the_claims_words() -> None:
 
 
 @pytest.mark.kube
-@pytest.mark.parametrize("share", ["1/8", "1/4", "1/2"])
+@pytest.mark.parametrize("share", ["0.125", "0.25", "0.5"])
 def test_real_kubernetes_takes_a_part_as_it_is_shown(cluster: Cluster, share: str) -> None:
     shown = _leased(80 << 30, share)
     del shown["metadata"]["ownerReferences"]  # its node is not there

@@ -1,8 +1,9 @@
 """
 Claims for an amount of a GPU's memory (consumable capacity), as parts that the market sells.
 
-An amount of memory becomes a bid for the smallest part that has it, ⅛, ¼, ½ or a whole GPU, on any
-GPU. A claim that cannot be sold like that is refused with what to write instead.
+An amount of memory becomes a bid for the smallest part of any GPU that has it, in sixteenths, as
+far as a bid has choices for them (`asks.MEMORY_PARTS`). A claim that cannot be sold like that is
+refused with what to write instead.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.bid import BidReason
-from bidplane.core.bidding.asks import memory_choices
+from bidplane.core.bidding.asks import FEWER_MEMORY_PARTS, MEMORY_PARTS, memory_choices
 from bidplane.core.devices.claims.model import Claim, ClaimError, DeviceRequest
 from bidplane.wire.quantity import of_bytes
 
 MEMORY = "memory"  # the capacity that is sold
-_CHOICES_MOST = 2  # each becomes four choices of a bid, which may have eight
+_CHOICES_MOST = 2  # a bid may have eight, and each becomes several of these
 # What a part publishes and what the market publishes of its whole GPU differ in these fields.
 _DIFFERS = re.compile(r"(?<![\w.])device\s*\.\s*(capacity|allowMultipleAllocations)\b")
 
@@ -76,7 +77,8 @@ def _choices(claim: Claim) -> Iterator[dict[str, Any]]:
             for attribute in claim.alike_in(request)
             if attribute != labels.LINK_DOMAIN_ATTRIBUTE
         ]
-        for choice in memory_choices(_amount(request)):
+        parts = MEMORY_PARTS if len(requests) == 1 else FEWER_MEMORY_PARTS
+        for choice in memory_choices(_amount(request), parts):
             selectors = [f"({source})" for source in request.selectors]
             choice["selector"] = " && ".join([*selectors, choice["selector"]])
             yield {**choice, **({"matchAttribute": match} if match else {})}

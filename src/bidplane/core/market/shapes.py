@@ -13,7 +13,7 @@ from typing import NamedTuple
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.shape import Choice, Shape
-from bidplane.core.devices.chain import Block, Chain, Leaf, anywhere, block_size, blocks_in
+from bidplane.core.devices.chain import Block, Chain, Leaf, anywhere, block_size, blocks_in, leaf_of
 
 # The one constraint of a shape that a lot may be unable to keep.
 CONSTRAINT_NOT_SOLD = (
@@ -58,9 +58,10 @@ def block_in(shape: Shape, extent: Extent) -> Block | BidReason:
     sold.
     """
     if shape.share:
-        sold = any(leaf.name == shape.share for leaf in extent.leaves)
-        shares = Block(0, share=shape.share, count=shape.gpus * shape.blocks)
-        return shares if sold else BidReason.SHAPE_NOT_SOLD
+        leaf = leaf_of(shape.share, extent.leaves)
+        if leaf is None:
+            return BidReason.SHAPE_NOT_SOLD
+        return Block(0, share=leaf.name, count=shape.gpus * shape.blocks)
     if shape.spread:
         return anywhere(shape.gpus, extent.blocks) or BidReason.LARGER_THAN_EVERY_DOMAIN
     if constraint_problem(shape, extent):
@@ -82,10 +83,10 @@ def gpus_of_block(shape: Shape, extent: Extent) -> int:
 
 
 def weight_in(shape: Shape, extent: Extent) -> int:
-    """Return the weight of the shape in a lot, in 56ths of a GPU; 0 of a share not sold there."""
+    """Return the weight of the shape in a lot; 0 of a share not sold there."""
     if shape.share:
-        weights = (leaf.weight for leaf in extent.leaves if leaf.name == shape.share)
-        return next(weights, 0) * shape.gpus * shape.blocks
+        leaf = leaf_of(shape.share, extent.leaves)
+        return leaf.weight * shape.gpus * shape.blocks if leaf is not None else 0
     if shape.spread:
         return GPU_WEIGHT * shape.gpus
     return GPU_WEIGHT * gpus_of_block(shape, extent) * shape.blocks

@@ -329,7 +329,7 @@ def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[LotDevices], 
 
 
 def weight_of(bid: BidView, stocks: Sequence[LotDevices]) -> int:
-    """The highest weight of the bid, for all its needs together, in 56ths of a GPU."""
+    """The highest weight of the bid, for all its needs together."""
     return bid.sets * sum(
         max(
             (shapes.weight_in(need, i.extent) for i in stocks if need.pool in ("", i.pool.name)),
@@ -388,6 +388,7 @@ def price_now(commit: Commit, item: LotDevices) -> LotPrice:
             used=0,
             unserved=0,
             at=commit.at,
+            gpu_weight=GPU_WEIGHT,
         )
     moved = advance(
         BasePrice(

@@ -12,8 +12,8 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
-from bidplane.api.shape import MOST_BLOCKS, Shape, fields_of
-from bidplane.core.devices.chain import UNITS
+from bidplane.api.shape import MOST_BLOCKS, PART_UNITS, Shape, fields_of
+from bidplane.core.devices.chain import SLICES
 from bidplane.core.devices.claims.model import matches_terms
 from bidplane.core.leases.nodes import machine_room
 from bidplane.core.market.model import Ask
@@ -87,7 +87,7 @@ def _gpus(ask: Ask, stocks: Sequence[LotDevices]) -> Fraction:
         leaf = next((leaf for item in stocks if (leaf := item.leaf(ask.share))), None)
         if leaf is None:
             return Fraction(1)
-        return Fraction(1, leaf.per_gpu) if leaf.in_chain else Fraction(leaf.span, UNITS)
+        return Fraction(leaf.size, PART_UNITS) if leaf.in_chain else Fraction(leaf.span, SLICES)
     needs = (ask, *ask.also) if ask.one_node else (ask,)
     return Fraction(sum(need.gpus for need in needs))
 
