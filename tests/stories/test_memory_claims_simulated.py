@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bidplane.api import labels
 from bidplane.api.kinds import (
     BID,
@@ -89,13 +91,13 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
             lease["spec"]["devices"][0]["share"]: lease
             for lease in (await host.list(GPU_LEASE)).items
         }
-        assert sorted(leases) == ["0.125", "0.25"]
-        (quarter,), (eighth,) = (leases[one]["spec"]["devices"] for one in ("0.25", "0.125"))
-        assert (quarter["node"], quarter["name"]) == (eighth["node"], eighth["name"])
-        assert not overlap(tuple(quarter["units"]), tuple(eighth["units"]))
+        assert sorted(leases) == ["0.1125", "0.25"]
+        (quarter,), (ninth,) = (leases[one]["spec"]["devices"] for one in ("0.25", "0.1125"))
+        assert (quarter["node"], quarter["name"]) == (ninth["node"], ninth["name"])
+        assert not overlap(tuple(quarter["units"]), tuple(ninth["units"]))
 
         # Allocated in the plane, inside its own lease, all of the part.
-        for name, share, taken in (("twenty", "0.25", "20Gi"), ("nine", "0.125", "10Gi")):
+        for name, share, taken in (("twenty", "0.25", "20Gi"), ("nine", "0.1125", "9Gi")):
             found = await plane.get(RESOURCE_CLAIM, name, "default")
             (result,) = found["status"]["allocation"]["devices"]["results"]
             assert result["consumedCapacity"] == {"memory": taken}
@@ -124,7 +126,7 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         ledger = world.ledger
         assert ledger is not None
         for bid in (await plane.list(BID)).items:
-            share = {"twenty": "0.25", "nine": "0.125"}[bid["metadata"]["labels"][labels.POD_NAME]]
+            share = {"twenty": "0.25", "nine": "0.1125"}[bid["metadata"]["labels"][labels.POD_NAME]]
             assert bid["status"]["shareSold"] == share
             verdict = explain_bid(ledger, leases[share]["spec"]["bid"]["uid"])
             assert verdict is not None
@@ -144,18 +146,18 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         assert account is not None
         paid = {
             share: sum(-line.amount for line in account.lines if f"{share} of a GPU" in line.text)
-            for share in ("0.25", "0.125")
+            for share in ("0.25", "0.1125")
         }
-        # Both ran for as long at the floor's price: a quarter costs two eighths, to the second.
-        assert paid["0.125"] > 0
-        assert abs(paid["0.25"] - 2 * paid["0.125"]) <= paid["0.125"] // 5, paid
+        # Both ran for as long at the floor's price: 20Gi cost as much more as they are.
+        assert paid["0.1125"] > 0
+        assert paid["0.25"] / paid["0.1125"] == pytest.approx(20 / 9, rel=0.1)
 
     played(story, FLEET)
 
 
-def test_more_than_three_quarters_are_all_of_a_gpu() -> None:
+def test_all_of_its_memory_is_all_of_a_gpu() -> None:
     async def story(world: World) -> None:
-        await asks(world, "most", memory="61Gi")
+        await asks(world, "most", memory="80Gi")
         await are(world, "Running", "most")
         (lease,) = (await world.client().list(GPU_LEASE)).items
         assert not lease["spec"]["devices"][0].get("share")

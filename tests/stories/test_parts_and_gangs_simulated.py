@@ -82,7 +82,7 @@ async def nothing_leased(world: World) -> bool:
 
 
 def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
-    """As KAI reads it: 10,000 MiB are a quarter of 48 GiB; and it is told what a part is not."""
+    """As KAI reads it: 10,000 MiB are a fifth of 48 GiB; and it is told what a part is not."""
 
     async def story(world: World) -> None:
         plane = world.client("trainer")
@@ -92,7 +92,7 @@ def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
         await plane.create(POD, asks, "default")
         await until_phase(world, "Running", "some")
         (node,) = (await plane.list(NODE)).items
-        assert node["status"]["capacity"][labels.PART_RESOURCE] == "25"
+        assert node["status"]["capacity"][labels.PART_RESOURCE] == "20"
         assert node["metadata"]["labels"][labels.ISOLATION] == "none"
         told = [event["reason"] for event in (await plane.list(EVENT)).items]
         assert "NoIsolation" in told

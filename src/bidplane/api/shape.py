@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar
@@ -81,11 +82,18 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # All GPUs of one link domain, however many those are; `gpus` is the least.
     whole_domain: bool = False
     share: str = ""  # a part of one GPU instead: "0.3", "1/8", or a MIG profile
+    # Or as much of one GPU as has so much of its memory: "20Gi". It may be all of a GPU.
+    memory: str = ""
 
     @property
     def count(self) -> int:
         """The number of GPUs, or shares; 0 of whole domains, which are as large as they are."""
         return 0 if self.whole_domain else self.gpus * self.blocks
+
+    @property
+    def is_part(self) -> bool:
+        """True for a part of one GPU; one with an amount of memory may come to all of it."""
+        return bool(self.share or self.memory)
 
     @property
     def is_single(self) -> bool:
@@ -107,7 +115,12 @@ class BidNeed(Need, frozen=True, kw_only=True, rename="camel"):
     """A further need: won with the others or not at all, at the same price per GPU-hour."""
 
     # Sold by themselves only, so the schema does not offer them here.
-    NOT_SERVED: ClassVar[tuple[str, ...]] = ("whole_domain", "share", "distinct_attribute")
+    NOT_SERVED: ClassVar[tuple[str, ...]] = (
+        "whole_domain",
+        "share",
+        "memory",
+        "distinct_attribute",
+    )
 
 
 class Choice(Need, frozen=True, kw_only=True, rename="camel"):
@@ -143,19 +156,24 @@ class Choice(Need, frozen=True, kw_only=True, rename="camel"):
 
     def problems(self, field: str) -> Iterator[str]:
         """Yield a sentence for each combination of fields that no pool could sell."""
-        if self.share and (self.gpus != 1 or self.spread):
+        part = self.share or self.memory
+        if self.share and self.memory:
+            yield f"{field}: share and memory both say which part of a GPU: set one of them"
+        if self.memory and not _is_memory(self.memory):
+            yield f'{field}.memory: {self.memory!r} is not an amount of memory, such as "20Gi"'
+        if part and (self.gpus != 1 or self.spread):
             yield (
-                f"{field}: a bid for {self.share!r} is for one part of one GPU: set gpus to 1,"
+                f"{field}: a bid for {part!r} is for one part of one GPU: set gpus to 1,"
                 " and blocks for several"
             )
-        if self.whole_domain and (self.share or self.spread or self.also or self.one_node):
+        if self.whole_domain and (part or self.spread or self.also or self.one_node):
             yield (
-                f"{field}: wholeDomain asks for a whole link domain: remove share, spread, also and"
-                " oneNode"
+                f"{field}: wholeDomain asks for a whole link domain: remove share, memory, spread,"
+                " also and oneNode"
             )
-        if self.share and (self.also or self.one_node):
+        if part and (self.also or self.one_node):
             yield (
-                f"{field}: {self.share!r} is a part of a GPU, which is sold by itself: bid for it"
+                f"{field}: {part!r} is a part of a GPU, which is sold by itself: bid for it"
                 " alone, without also and oneNode"
             )
         if self.one_node and any(need.blocks > 1 for need in self.also):
@@ -163,6 +181,13 @@ class Choice(Need, frozen=True, kw_only=True, rename="camel"):
                 f"{field}: with oneNode, blocks counts sets of everything the bid asks for: set it"
                 " once, not in also"
             )
+
+
+_MEMORY = re.compile(r"[1-9][0-9]{0,17}(Ki|Mi|Gi|Ti|k|M|G|T)?")
+
+
+def _is_memory(text: str) -> bool:
+    return _MEMORY.fullmatch(text) is not None
 
 
 def fields_of(kind: type[msgspec.Struct], value: msgspec.Struct) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def _served_choices(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> 
         choice
         for choice in (bid, *bid.otherwise)
         if all(need.pool in ("", *lease.pool_names) for need in choice.needs)
-        and share_name(choice.share) == share_name(lease.share)
+        and (choice.memory or share_name(choice.share) == share_name(lease.share))
         and choice.asked <= lease.gpus
     ]
     exact = [

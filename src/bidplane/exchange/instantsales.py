@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from bidplane.api.agent import host_namespace
+from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
 from bidplane.api.lease import DeviceRef, Origin
 from bidplane.api.money import GPU_WEIGHT, format_credits
-from bidplane.api.shape import LEAST_PART, part_name, share_name
+from bidplane.api.shape import LEAST_PART, Shape, part_name, share_name
 from bidplane.api.times import rfc3339_ms
 from bidplane.core.devices.ranges import occupied, overlap
-from bidplane.core.market import LotResult
+from bidplane.core.market import LotResult, shapes
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.pricing import instant
 from bidplane.core.market.pricing.instant import Float, Sale
@@ -153,7 +154,8 @@ class InstantSales:
             origin=Origin.ORDER,
             plane_namespace="default",  # any pod may name it; it has to be shown somewhere
         )
-        offers = self._offers([item.lot for item in stocks], share, max_price)
+        part = Shape(gpus=1, share=share)
+        offers = self._offers([item.lot for item in stocks], part, max_price)
         return self._sell(buyer, offers, heavy=False, now=now)
 
     def serve(self, bid: BidView, agent: AgentView, *, now: int) -> Lease | NoSale:
@@ -174,7 +176,7 @@ class InstantSales:
         offers = [
             offer
             for choice in (bid, *bid.otherwise)
-            for offer in self._offers(self._lots_for(choice), choice.share, choice.price)
+            for offer in self._offers(self._lots_for(choice), choice, choice.price)
         ]
         return self._sell(buyer_of(bid, agent), offers, heavy=agent.heavy, now=now)
 
@@ -191,9 +193,12 @@ class InstantSales:
             and machines.fits_everywhere(choice, lot, self._hosts, self._inventory.stocks)
         ]
 
-    def _offers(self, lots: Iterable[str], share: str, max_price: int) -> list[FloatOffer]:
+    def _offers(self, lots: Iterable[str], shape: Shape, max_price: int) -> list[FloatOffer]:
         offers = []
         for lot in lots:
+            share = shapes.share_in(shape, self._stocks[lot].extent)
+            if isinstance(share, BidReason):
+                continue
             float_, leaf = self.floats.get(lot), self._stocks[lot].leaf(share)
             if float_ is not None and (sold := float_.sell(share)) is not None:
                 weight = leaf.weight if leaf else GPU_WEIGHT

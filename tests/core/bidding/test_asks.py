@@ -254,22 +254,23 @@ def annotated(**annotations):
     return asks.ask_of(pod(container(), annotations=named))
 
 
-def test_memory_is_a_part_of_whatever_gpu_has_enough_of_it():
+def test_an_amount_of_memory_is_read():
     assert annotated(gpu_memory="12000").memory == 12000
-    found = [
-        (choice.get("share", ""), choice["selector"].partition('quantity("')[2].partition('"')[0])
-        for choice in asks.memory_choices(12000 << 20)
-    ]
-    assert found == [
-        ("0.0625", "192000Mi"),
-        ("0.125", "96000Mi"),
-        ("0.25", "48000Mi"),
-        ("0.375", "32000Mi"),
-        ("0.5", "24000Mi"),
-        ("0.625", "19200Mi"),
-        ("0.75", "16000Mi"),
-        ("", "12000Mi"),
-    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"memory": "much"}, "is not an amount of memory"),
+        ({"memory": "20Gi", "share": "0.5"}, "set one of them"),
+        ({"memory": "20Gi", "gpus": 2}, "set gpus to 1"),
+        ({"memory": "20Gi", "oneNode": True}, "bid for it alone"),
+        ({"memory": "20Gi", "wholeDomain": True}, "wholeDomain asks for a whole link domain"),
+    ],
+)
+def test_a_bid_for_memory_is_for_one_part(fields, words):
+    bid = {"metadata": {}, "spec": {"gpus": 1, **fields}}
+    assert words in " ".join(asks.problems(kinds.BID, bid))
 
 
 @pytest.mark.parametrize(

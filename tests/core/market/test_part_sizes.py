@@ -23,6 +23,7 @@ from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.greedy import Contestant, clear
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput, RoundResult
 from bidplane.core.market.round import clear_round
+from effort import effort
 
 GPU = 2400
 UNITS = {"0.5": 1200, "0.25": 600, "0.125": 300, "0.3": 720, "0.4": 960, "0.333": 800, "0.7": 1680}
@@ -81,29 +82,31 @@ def fits(load: Load) -> bool:
 def loads(parts: tuple[str, ...], cut: st.SearchStrategy[int]) -> st.SearchStrategy[Load]:
     return st.builds(
         Load,
-        st.integers(0, 3),
+        st.sampled_from([0, 0, 1, 2]),
         st.lists(cut, max_size=3).map(tuple),
-        st.lists(st.sampled_from(["", *parts, *parts]), max_size=8).map(tuple),
+        st.lists(st.sampled_from(["", *parts, *parts]), max_size=6).map(tuple),
     )
 
 
-of_any_size = loads(tuple(ANY), st.integers(0, GPU - 1))
+# What is left of a GPU beside parts, or anything.
+rests = st.sampled_from([720, 960, 1200, 1440, 1680, 1800]) | st.integers(0, GPU - 1)
+of_any_size = loads(tuple(ANY), rests)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=effort(400, 50_000), deadline=None)
 @given(of_any_size)
 def test_nothing_is_accepted_that_cannot_be_packed(load: Load) -> None:
     if fits(load):
         assert load.packs
 
 
-@settings(max_examples=600, deadline=None)
-@given(loads(ALIGNED, st.integers(0, GPU - 1)))
+@settings(max_examples=effort(200, 20_000), deadline=None)
+@given(loads(ALIGNED, rests))
 def test_halves_quarters_and_eighths_are_counted_exactly(load: Load) -> None:
     assert fits(load) == load.packs
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=effort(200, 20_000), deadline=None)
 @given(of_any_size, st.data())
 def test_every_subset_of_what_fits_fits(load: Load, data: st.DataObject) -> None:
     if load.asked and fits(load):
@@ -111,7 +114,7 @@ def test_every_subset_of_what_fits_fits(load: Load, data: st.DataObject) -> None
         assert fits(load._replace(asked=tuple(load.asked[i] for i in kept)))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=effort(150, 10_000), deadline=None)
 @given(of_any_size)
 def test_what_fits_is_placed_each_part_on_one_gpu(load: Load) -> None:
     room, winners = load.room, []
@@ -154,7 +157,7 @@ def contests(draw: st.DrawFn) -> tuple[Room, list[Contestant]]:
     return load.room, field
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=effort(100, 10_000), deadline=None)
 @given(contests())
 def test_the_price_is_the_least_with_which_it_would_have_won(
     contest: tuple[Room, list[Contestant]],
@@ -238,14 +241,14 @@ def test_more_than_half_of_a_gpu_leaves_its_rest_for_sale() -> None:
     assert [won.weight for won in result.won] == [round(16_800 * 0.81), 2100]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_few_sets_that_could_be_packed_wait_a_round(seed: int) -> None:
-    dice = random.Random(seed)
-    packed = waited = 0
-    for _ in range(400):
+def test_few_sets_that_could_be_packed_wait_for_the_next_round() -> None:
+    """On up to three GPUs, two to seven parts; how many is printed (`pytest -s`)."""
+    dice, packed, waited = random.Random(1), 0, 0
+    for _ in range(effort(400, 20_000)):
         asked = tuple(dice.choices(sorted(ANY), k=dice.randint(2, 7)))
         load = Load(dice.randint(1, 3), (), asked)
         if load.packs:
             packed, waited = packed + 1, waited + (not fits(load))
+    print(f"{waited} of {packed} sets that could be packed wait")
     assert packed > 100
-    assert waited / packed < 0.5
+    assert waited < packed / 3

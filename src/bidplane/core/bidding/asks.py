@@ -7,10 +7,8 @@ named problem with its field, never a guess.
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Iterator
-from fractions import Fraction
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -27,7 +25,6 @@ from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import annotations as annotations_of
 from bidplane.core.hosting import references
 from bidplane.core.leases import holders
-from bidplane.wire.quantity import of_bytes
 
 # Fields of a Bid for GPUs anywhere in one machine, the best linked ones first.
 IN_ONE_MACHINE: dict[str, Any] = {"oneNode": True, "spread": True}
@@ -144,31 +141,6 @@ def _gang_size(annotations: Object) -> int:
             f" gang: write 1 to {MOST_BLOCKS}"
         )
     return size
-
-
-# The parts of a GPU that an amount of memory may become: as many as a bid may have choices, all of
-# a GPU included; and those for a claim of two amounts.
-MEMORY_PARTS = tuple(Fraction(n, 16) for n in (1, 2, 4, 6, 8, 10, 12))
-FEWER_MEMORY_PARTS = tuple(Fraction(n, 16) for n in (2, 4, 8))
-
-
-def memory_choices(amount: int, parts: Iterable[Fraction] = MEMORY_PARTS) -> list[dict[str, Any]]:
-    """
-    Return the choices of a bid for so many bytes of a GPU's memory.
-
-    Of each GPU it is the smallest of the parts that has them, and all of one if none has. A GPU
-    fits exactly one choice, so that none is bought too large.
-    """
-    memory = "device.capacity[device.driver].memory"
-    choices = []
-    upper_bound = ""
-    for part in (*parts, Fraction(1)):
-        least = of_bytes(math.ceil(amount / part))
-        selector = f'has({memory}) && {memory}.compareTo(quantity("{least}")) >= 0{upper_bound}'
-        share = {"share": parse_fraction(str(part))} if part < 1 else {}
-        choices.append({"gpus": 1, "selector": selector, **share})
-        upper_bound = f' && {memory}.compareTo(quantity("{least}")) < 0'
-    return choices
 
 
 def _read_gpus(pod: Object) -> tuple[int, str, int]:

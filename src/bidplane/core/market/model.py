@@ -54,6 +54,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
     chain: Chain = CHAIN  # the sizes of the blocks that are sold
+    memory: int = 0  # bytes of each GPU; 0 is not known
     withheld: str = ""  # what of it nobody new gets now, and why, in words
     reserved: str = ""  # what of it is nobody's to displace now, and until when, in words
 
@@ -64,7 +65,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extent(self) -> Extent:
         sizes = (domain.size + domain.closed for domain in self.domains)
-        return Extent.of(sizes, self.chain, self.leaves)
+        return Extent.of(sizes, self.chain, self.leaves, self.memory)
 
 
 class Ask(Shape, frozen=True, kw_only=True):

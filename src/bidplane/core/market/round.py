@@ -70,7 +70,7 @@ def admit(round_input: RoundInput) -> tuple[list[Admitted], list[RefusedBid]]:
     router = Router(round_input.lots, round_input.incumbents)
     # Where everybody has named a pool, what the others do changes nobody's way, but that of parts.
     routed = any(
-        not ask.lot or ask.otherwise or ask.is_joint or ask.share for ask in round_input.asks
+        not ask.lot or ask.otherwise or ask.is_joint or ask.is_part for ask in round_input.asks
     )
     joiner = Joiner(lots, router)
     entries: dict[str, _Entry] = {}

@@ -72,6 +72,7 @@ def round_input(
                 exact=pool.exact,
                 floated=len(floated[item.lot]),
                 chain=pool.chain,
+                memory=item.memory,
                 withheld=item.withheld,
                 reserved=incumbents.reserved(item, live, at=commit.at),
             )
@@ -114,7 +115,7 @@ def _waiting(standing: Sequence[BidView], item: LotDevices) -> set[int]:
     sizes: set[int] = set()
     for bid in standing:
         for choice in bid.every_need:
-            if choice.share or choice.pool not in ("", pool.name):
+            if choice.is_part or choice.pool not in ("", pool.name):
                 continue
             if choice.spread:
                 block = anywhere(choice.gpus, item.extent.blocks)

@@ -47,7 +47,17 @@ class LotDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def extent(self) -> Extent:
-        return Extent.of(map(len, self.domains.values()), self.pool.chain, self.leaves)
+        sizes = map(len, self.domains.values())
+        return Extent.of(sizes, self.pool.chain, self.leaves, self.memory)
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes of each GPU, of the smallest if they differ; 0 if that is not known."""
+        sizes = [view.traits.get("memory", "") for view in self.views]
+        try:
+            return min((int(parse_quantity(size)) for size in sizes), default=0)
+        except ValueError:
+            return 0
 
     @cached_property
     def where(self) -> dict[DeviceRef, str]:

@@ -93,6 +93,8 @@ def _explain(loss: Lost) -> str:
             )
         case BidReason.CONSTRAINT_NOT_SOLD:
             return CONSTRAINT_NOT_SOLD
+        case BidReason.SELECTS_NOTHING:
+            return "no GPU that is sold there has so much memory; ask for less, or for other GPUs"
         case BidReason.SHAPE_NOT_SOLD:
             return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"
         case BidReason.NO_SUCH_POOL:
