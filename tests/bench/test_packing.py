@@ -20,9 +20,9 @@ from bidplane.bench.packing import (
     PackedCluster,
     PackedNode,
     PackedPod,
-    pack,
+    served,
 )
-from bidplane.core.devices.chain import EIGHTHS, FRACTIONS, Block
+from bidplane.core.devices.chain import FRACTIONS, PARTS, Block
 from bidplane.core.devices.placement import PlacementError, Shelf, place
 
 
@@ -36,9 +36,9 @@ def one(gpus: int = 2, cpu: int = 64_000) -> PackedCluster:
 def test_no_policy_hands_out_more_than_there_is(policy: type[FirstFit], seed: int) -> None:
     nodes, pods = packing.draw(seed, nodes=8, pods=60)
     # `Cluster.take` raises for anything that does not fit.
-    unallocated = pack(nodes, pods, policy, seed).unallocated
-    assert 0 <= unallocated < 60
-    assert unallocated == pack(nodes, pods, policy, seed).unallocated
+    percent = served(nodes, pods, policy, seed)
+    assert 40 < percent <= 100
+    assert percent == served(nodes, pods, policy, seed)
 
 
 def test_taking_what_is_not_there_raises() -> None:
@@ -102,9 +102,6 @@ def test_files_are_read_as_they_are_published(tmp_path: Path) -> None:
     assert pods == [PackedPod(12000, 16384, 1, 460, ("P100", "V100")), PackedPod(1, 1, 0, 0)]
 
 
-SHARES = {125: "1/8", 250: "1/4", 500: "1/2"}
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 8), min_size=1, max_size=4),
@@ -116,9 +113,9 @@ def test_parts_are_packed_as_the_exchange_places_them(sizes: list[int], wanted: 
     )
     policy = ExchangePacking(cluster, [])
     for milli in wanted:
-        pod = policy.allotment(PackedPod(1, 1, max(1, milli // GPU), min(milli, GPU)))
+        pod = PackedPod(1, 1, max(1, milli // GPU), min(milli, GPU))
         seat = policy.place(pod)
-        block = Block(0, share=SHARES[pod.milli]) if pod.is_part else Block(pod.gpus)
+        block = Block(0, share=f"{pod.milli / GPU}") if pod.is_part else Block(pod.gpus)
         try:
             placed = place(shelves(cluster), [("w", block)], FRACTIONS)["w"]
         except PlacementError:
@@ -139,7 +136,7 @@ def shelves(cluster: PackedCluster) -> list[Shelf]:
         }
         free = tuple(device for device, milli in free_by_device.items() if milli == GPU)
         cut = {
-            device: {EIGHTHS: tuple(range(milli * 8 // GPU))}
+            device: {PARTS: (0, milli * 2400 // GPU)}
             for device, milli in free_by_device.items()
             if milli < GPU
         }
@@ -147,8 +144,15 @@ def shelves(cluster: PackedCluster) -> list[Shelf]:
     return domains
 
 
-def test_what_is_sold_beyond_what_was_asked_for_is_told() -> None:
+def test_what_is_served_is_what_was_asked_for() -> None:
     nodes, pods = [PackedNode(64_000, 10**6, 2, "A")], [PackedPod(1000, 1, 1, 400)] * 8
-    assert pack(nodes, pods, ExchangePacking, 1) == (0.0, pytest.approx(20.0))
     # Two of 400 to a GPU, and 200 that nobody gets.
-    assert pack(nodes, pods, Leftovers, 1) == (pytest.approx(20.0), pytest.approx(20.0))
+    for policy in (ExchangePacking, Leftovers):
+        assert served(nodes, pods, policy, 1) == pytest.approx(80.0)
+
+
+def test_cpu_in_proportion_stands_in_nobodys_way() -> None:
+    nodes, pods = [PackedNode(1000, 10**6, 2, "A")], [PackedPod(1000, 1, 1, 500)] * 8
+    assert served(nodes, pods, ExchangePacking, 1) == pytest.approx(25.0)
+    pods = packing.with_cpu_in_proportion(pods)
+    assert served(nodes, pods, ExchangePacking, 1) == pytest.approx(100.0)

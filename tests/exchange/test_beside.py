@@ -9,6 +9,7 @@ import pytest
 
 from bidplane.api.bid import BidBeside, BidPhase, BidReason
 from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.reading import GPULease, read_lease
 from bidplane.core.devices.companions import Unpriced
 from bidplane.exchange import snapshot
@@ -64,7 +65,7 @@ def rack(market: Market) -> Market:
 def test_it_is_sold_where_the_nic_is_though_another_machine_is_tighter(rack: Market) -> None:
     rack.round(wired("b1"), msgspec.structs.replace(bid("b2", "chat", 1, PRICE), one_node=True))
     assert (rack.lease("b1").node, rack.lease("b2").node) == ("n2", "n1")
-    assert rack.lease("b1").weight == 56, "a NIC is not paid for"
+    assert rack.lease("b1").weight == GPU_WEIGHT, "a NIC is not paid for"
     record = find_round(rack.ledger, rack.ledger.last_round)
     assert replay(record).to_the_byte
 

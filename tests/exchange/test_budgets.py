@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bidplane.api.agent import Strategy
 from bidplane.api.lease import Phase
-from bidplane.api.money import format_credits
+from bidplane.api.money import GPU_WEIGHT, format_credits
 from bidplane.core.bidding.pacing import Pace
 from bidplane.core.bidding.strategy import StrategyInput, offer
 from bidplane.exchange.instantsales import NoSale
@@ -165,7 +165,7 @@ class Paced:
             self.number += 1
         wish = StrategyInput(
             value=10 * PRICE,
-            weight=56,
+            weight=GPU_WEIGHT,
             since=self.began,
             work_seconds=self.work,
             deadline=self.deadline,

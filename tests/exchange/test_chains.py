@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from bidplane.api.lease import Phase
-from bidplane.api.money import format_credits
+from bidplane.api.money import GPU_WEIGHT, format_credits
 from bidplane.client.asking import quotes
 from bidplane.core.devices.chain import CHAIN, Chain
 from bidplane.exchange import views
@@ -67,10 +67,10 @@ def test_two_are_sold_as_three_and_the_surplus_is_said_and_paid_for(boxes: Marke
     assert report.bids["x"].message == "won 3 GPUs (asked for 2) in h100 at 0.10 per GPU-hour"
     assert report.bids["x"].gpus_sold == 3
     lease = boxes.lease("x")
-    assert (lease.gpus, lease.weight) == (3, 3 * 56)
+    assert (lease.gpus, lease.weight) == (3, 3 * GPU_WEIGHT)
     hold = boxes.ledger.hold(lease.hold)
     assert hold is not None
-    assert hold.amount == leases.hold_for(PRICE, 3 * 56, pool().terms)
+    assert hold.amount == leases.hold_for(PRICE, 3 * GPU_WEIGHT, pool().terms)
     verdict = explain_bid(boxes.ledger, "x")
     assert verdict is not None
     assert "won 3 GPUs (asked for 2) in h100 at 0.10 per GPU-hour, 0.30 an hour" in verdict.sentence
@@ -78,11 +78,11 @@ def test_two_are_sold_as_three_and_the_surplus_is_said_and_paid_for(boxes: Marke
 
 def test_who_could_hold_what_it_asked_for_must_hold_what_it_is_sold(boxes: Market) -> None:
     boxes.round(agents=(*boxes.world.agents, agent("poor", refill=10)))
-    held = {n: leases.hold_for(CREDIT, 56 * n, pool().terms) for n in (2, 3)}
+    held = {n: leases.hold_for(CREDIT, GPU_WEIGHT * n, pool().terms) for n in (2, 3)}
     price = 10 * CREDIT * CREDIT // held[2]  # all it has, for two
     report = boxes.round(bid("x", "poor", 2, price))
     assert report.bids["x"].reason == "WalletTooSmall"
-    short = leases.hold_for(price, 56 * 3, pool().terms) - boxes.balance("poor")
+    short = leases.hold_for(price, GPU_WEIGHT * 3, pool().terms) - boxes.balance("poor")
     assert format_credits(short) in report.bids["x"].message
 
 
@@ -97,7 +97,7 @@ def test_anywhere_they_are_as_few_blocks_as_the_chain_has(boxes: Market) -> None
     report = boxes.round(msgspec.structs.replace(bid("x", "a", 5, PRICE), spread=True))
     assert report.bids["x"].phase == "Won"
     lease = boxes.lease("x")
-    assert (lease.gpus, lease.parts, lease.weight) == (5, (3, 1, 1), 5 * 56)
+    assert (lease.gpus, lease.parts, lease.weight) == (5, (3, 1, 1), 5 * GPU_WEIGHT)
 
 
 def test_what_is_sold_is_told_with_the_prices(boxes: Market) -> None:

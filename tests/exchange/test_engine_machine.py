@@ -167,7 +167,8 @@ class ExchangeMachine(RuleBasedStateMachine):
         what=st.sampled_from(
             [
                 ("l40", "1/2"),
-                ("l40", "1/4"),
+                ("l40", "0.3"),
+                ("l40", "0.4"),
                 ("l40", "1/8"),
                 ("h200", "1g.10gb"),
                 ("h200", "3g.40gb"),
@@ -260,7 +261,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(NAMES),
         price=st.sampled_from([100_000, 105_000, PRICE]),
-        share=st.sampled_from(["", "1/2", "1/8", "1g.10gb"]),
+        share=st.sampled_from(["", "1/2", "0.3", "1g.10gb"]),
         killed=st.booleans(),
     )
     def order(self, name: str, price: int, share: str, killed: bool) -> None:
@@ -292,7 +293,7 @@ class ExchangeMachine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(NAMES),
         price=st.sampled_from([100_000, 105_000, PRICE]),
-        share=st.sampled_from(["", "1/2", "1/8"]),
+        share=st.sampled_from(["", "1/2", "0.3"]),
         claims=st.booleans(),
     )
     def bid_for_the_float(self, name: str, price: int, share: str, claims: bool) -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.devices.ranges import overlap
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.snapshot import BidView
@@ -97,8 +99,9 @@ def test_where_the_float_is_empty_or_too_dear_it_waits_for_the_round(floating: M
 def test_parts_of_a_gpu_are_cut_from_one(floating: Market) -> None:
     leases = [sold(floating, instant(f"b{n}", share="1/2")) for n in range(2)]
     assert leases[0].devices[0].whole == leases[1].devices[0].whole
-    assert set(leases[0].devices[0].slots).isdisjoint(leases[1].devices[0].slots)
-    assert [lease.weight for lease in leases] == [28, 28]
+    first, second = (lease.devices[0].units for lease in leases)
+    assert not overlap(first, second)
+    assert [lease.weight for lease in leases] == [GPU_WEIGHT // 2, GPU_WEIGHT // 2]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_of_alternatives_it_buys_what_gains_most(floating: Market) -> None:
     """Half a GPU at four times the price of a whole one gains more than the whole one."""
     half = instant("b1", 4 * PRICE, share="1/2")
     lease = sold(floating, instant("b1", PRICE, otherwise=(half,)))
-    assert (lease.share, lease.max_price) == ("1/2", 4 * PRICE)
+    assert (lease.share, lease.max_price) == ("0.5", 4 * PRICE)
 
 
 def test_a_heavy_agent_pays_its_levy_here_too(floating: Market) -> None:

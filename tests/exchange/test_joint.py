@@ -9,6 +9,7 @@ import pytest
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.exchange.projector import lease_object
 from bidplane.exchange.snapshot import BidView, PoolView, bid_view
 from bidplane.ledger import verify
@@ -54,8 +55,8 @@ def test_it_is_one_lease_with_one_hold_at_one_price(both: Market) -> None:
     assert report.bids["b1"].phase is BidPhase.WON
     assert report.bids["b1"].pool == "h100 + l40"
     assert [d.node for d in lease.devices] == ["n1"] * 8 + ["n2"]
-    assert (lease.parts, lease.weight) == ((8, 1), 9 * 56)
-    assert lease.pools == (("h100", 8 * 56, 800_000), ("l40", 56, 50_000))
+    assert (lease.parts, lease.weight) == ((8, 1), 9 * GPU_WEIGHT)
+    assert lease.pools == (("h100", 8 * GPU_WEIGHT, 800_000), ("l40", GPU_WEIGHT, 50_000))
     # Each lot's base price for what it has of it: (8 × 100,000 + 50,000) / 9, rounded up.
     assert lease.price == 94_445
     # Of the two pools' terms, the stricter: 30 s of notice, not 10.

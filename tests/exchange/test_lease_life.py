@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
 from bidplane.core.market.pricing.early import MOST, Bucket, fee
@@ -100,7 +101,7 @@ def test_an_early_round_costs_a_fee_once(market: Market) -> None:
     made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), urgent=True)
     market.change(bids=(made,))
     market.now += 0.1
-    paid = fee(PRICE, 2 * 56)
+    paid = fee(PRICE, 2 * GPU_WEIGHT)
     for _ in range(2):
         market.engine.run_round(market.world, market.now, frozenset({"b1"}))
     assert market.lease("b1").phase is Phase.PENDING
@@ -111,7 +112,7 @@ def test_an_early_round_costs_a_fee_once(market: Market) -> None:
 
 def test_an_early_round_may_take_the_last_of_a_wallet(market: Market) -> None:
     made = msgspec.structs.replace(bid("b1", "trainer", 2, PRICE), urgent=True)
-    exactly = msgspec.structs.replace(agent("trainer"), refill=fee(PRICE, 2 * 56))
+    exactly = msgspec.structs.replace(agent("trainer"), refill=fee(PRICE, 2 * GPU_WEIGHT))
     market.change(bids=(made,), agents=(exactly,))
     market.engine.run_round(market.world, market.now, frozenset({"b1"}))
     assert market.balance("trainer") == 0

@@ -9,7 +9,9 @@ import pytest
 
 from bidplane.api.bid import BidPhase, BidReason
 from bidplane.api.lease import Phase
+from bidplane.api.shape import PART_UNITS
 from bidplane.core.devices.mig import Profile, Slot
+from bidplane.core.devices.ranges import overlap, size_of, union
 from bidplane.core.devices.topology import Gpu, Machine
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.round.inventory import build_inventory
@@ -29,12 +31,12 @@ def eighths(market: Market) -> Market:
 
 def test_a_half_costs_half(eighths: Market) -> None:
     report = eighths.round(bid("b1", "trainer", 1, PRICE, share="1/2"))
-    assert report.bids["b1"].share_sold == "1/2"
-    assert "1/2 of a GPU" in report.bids["b1"].message
+    assert report.bids["b1"].share_sold == "0.5"
+    assert "0.5 of a GPU" in report.bids["b1"].message
     eighths.claim("b1")
     eighths.leave("b1", after=60)
     lease = eighths.lease("b1")
-    assert (lease.weight, lease.devices[0].slots) == (28, (0, 1, 2, 3))
+    assert (lease.weight, lease.devices[0].units) == (8400, (0, 1200))
     assert eighths.balance("trainer") == 10 * CREDIT - -(-60 * 100_000 // (2 * 3600))
 
 
@@ -44,10 +46,10 @@ def test_a_gpu_is_full_when_its_eighths_are(eighths: Market) -> None:
     report = eighths.round(*made, bid("whole", "chat", 1, 50_000))
     won = [uid for uid, status in report.bids.items() if status.phase is BidPhase.WON]
     assert len(won) == 4
-    held = [slot for uid in won for slot in eighths.lease(uid).devices[0].slots]
-    assert sorted(held) == list(range(8))
+    held = [eighths.lease(uid).devices[0].units for uid in won]
+    assert sum(map(size_of, held)) == size_of(union(held)) == PART_UNITS
     classes = report.result.lots[0].classes
-    assert set(classes) <= {"1", "1/2", "1/4", "1/8"}
+    assert set(classes) <= {"1", "0.5", "0.25", "0.125"}
 
 
 def test_a_better_half_displaces_a_half_and_waits_for_it(eighths: Market) -> None:
@@ -61,7 +63,7 @@ def test_a_better_half_displaces_a_half_and_waits_for_it(eighths: Market) -> Non
     gone, new = eighths.lease("b1"), eighths.lease("b3")
     assert gone.phase is Phase.DRAINING
     assert not new.ready
-    assert set(new.devices[0].slots) < set(gone.devices[0].slots)
+    assert union([new.devices[0].units, gone.devices[0].units]) == gone.devices[0].units
     assert gone.compensation == new.charged > 0
     assert eighths.fund() >= fund
     eighths.claim("b3")
@@ -78,9 +80,9 @@ def test_mig_instances_are_where_the_geometry_has_them(market: Market) -> None:
     assert len(won) == 3
     small = [market.lease(uid) for uid in won if uid != "big"]
     assert sorted(lease.devices[0].slots for lease in small) == [(2,), (3,)]
-    assert {lease.weight for lease in small} == {8}
+    assert {lease.weight for lease in small} == {2400}
     big = market.lease("big")
-    assert (big.devices[0].slots, big.weight) == ((4, 5, 6, 7), 28)
+    assert (big.devices[0].slots, big.weight) == ((4, 5, 6, 7), 8400)
 
 
 def test_a_new_geometry_waits_until_nobody_has_a_part(market: Market) -> None:
@@ -125,12 +127,12 @@ def test_parts_are_sold_at_once_from_the_float(market: Market) -> None:
     assert isinstance(half, Lease)
     assert isinstance(quarter, Lease)
     assert half.devices[0].whole == quarter.devices[0].whole
-    assert set(half.devices[0].slots).isdisjoint(quarter.devices[0].slots)
+    assert not overlap(half.devices[0].units, quarter.devices[0].units)
     sold_out = buy("3", "1/2")
     assert isinstance(sold_out, NoSale)
     assert sold_out.reason == "SoldOut"
     assert buy("3", "") == sold_out
-    odd = buy("4", "1/3")
+    odd = buy("4", "0.001")
     assert isinstance(odd, NoSale)
     assert odd.reason == "ShapeNotSold"
     again = buy("1", "1/2")
@@ -153,7 +155,7 @@ def test_a_gang_of_parts_and_blocks_is_won_whole(market: Market) -> None:
     assert report.bids["b2"].phase is not BidPhase.WON  # eight halves are there
     report = market.round(bid("b3", "chat", 1, PRICE, share="1/2", blocks=8))
     assert report.bids["b3"].phase is BidPhase.WON
-    assert market.lease("b3").weight == 8 * 28
+    assert market.lease("b3").weight == 8 * 8400
 
 
 def test_a_gang_has_left_when_all_of_it_has() -> None:
@@ -265,8 +267,8 @@ def test_a_card_no_table_has_is_sold_as_it_says_itself() -> None:
     (stock,) = build_inventory(seen.pools, seen.devices, cards=seen.cards).stocks
     assert stock.problem == ""
     assert [(leaf.name, leaf.weight, leaf.starts, leaf.span) for leaf in stock.leaves] == [
-        ("2g.48gb", 28, (0,), 2),
-        ("1g.24gb", 14, (3,), 1),
+        ("2g.48gb", 8400, (0,), 2),
+        ("1g.24gb", 4200, (3,), 1),
     ]
     (blind,) = build_inventory(seen.pools, seen.devices).stocks
     assert "no GPU with 103 GB is known to have MIG" in blind.problem

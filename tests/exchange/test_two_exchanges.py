@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from bidplane.bench.support import postgres
+from bidplane.core.devices.ranges import Ranges, size_of, union
 from bidplane.exchange.engine import Engine
 from bidplane.exchange.snapshot import HostSnapshot
 from bidplane.ledger import Ledger, verify
@@ -66,12 +67,10 @@ def test_two_exchanges_on_one_ledger_sell_nothing_twice(place: Path | str) -> No
     report = verify(place)
     assert report.is_sound, report.problem
     ledger = Ledger.open(place, durable=False)
-    held = [
-        (device.name, slot)
-        for lease in ledger.live_leases()
-        for device in lease.devices
-        for slot in device.slots
-    ]
-    assert len(held) == len(set(held))
+    held: dict[str, list[Ranges]] = {}
+    for device in (device for lease in ledger.live_leases() for device in lease.devices):
+        held.setdefault(device.name, []).append(device.units)
     assert held
+    for parts in held.values():
+        assert sum(map(size_of, parts)) == size_of(union(parts)), "no unit is sold twice"
     ledger.close()

@@ -10,6 +10,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.lease import DeviceRef
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.topology import Gpu, Machine
 from bidplane.exchange.round.devices import device_views
 from bidplane.exchange.round.usage import UsageWatch
@@ -40,7 +41,7 @@ def lease(id: str, share: str = "", slots: tuple[int, ...] = ()) -> Lease:
         win_price=1,
         win_base=1,
         price=1,
-        weight=56,
+        weight=GPU_WEIGHT,
         minimum=0,
         notice_seconds=30,
         restart_seconds=30,

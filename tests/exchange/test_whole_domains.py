@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bidplane.api.kinds import BID
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.bidding.asks import problems
 from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.exchange.instantsales import is_instant
@@ -41,7 +42,7 @@ def test_it_is_all_of_a_domain_and_all_of_it_is_paid_for(fours: Market) -> None:
     assert report.bids["x"].message == "won 4 GPUs in h100 at 0.10 per GPU-hour"
     hold = fours.ledger.hold(lease.hold)
     assert hold is not None
-    assert hold.amount == leases.hold_for(PRICE, 4 * 56, pool().terms)
+    assert hold.amount == leases.hold_for(PRICE, 4 * GPU_WEIGHT, pool().terms)
     verdict = explain_bid(fours.ledger, "x")
     assert verdict is not None
     assert verdict.sentence.startswith("won 4 GPUs in h100 at 0.10 per GPU-hour, 0.40 an hour;")

@@ -22,6 +22,7 @@ import pytest
 from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.gate.policy import ActorRole
 from bidplane.api.kinds import AGENT, GPU_LEASE, NAMESPACE, NODE, POD, POOL, RESOURCE_SLICE
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.bench.support import postgres
 from bidplane.core.bidding.admission import admission, advise
 from bidplane.core.gate.admission import with_policies
@@ -205,7 +206,8 @@ async def furnish(site: GateSite) -> None:
         "node": "n1",
         "devices": [{"node": "n1", "driver": "gpu.bidplane.dev", "pool": "n1", "name": "gpu-0"}],
         "maxPrice": "2.00",
-        "weight": 56,
+        "weight": GPU_WEIGHT,
+        "gpuWeight": GPU_WEIGHT,
     }
     held = {"phase": "Active", "price": "1.50"}
     await client.create(

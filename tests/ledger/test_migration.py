@@ -28,7 +28,9 @@ NEW = {
         "plane_namespace",
         "displacement",
         "beside",
+        "gpu_weight",
     ),
+    "lot": ("gpu_weight",),
     "account": ("starts", "start_ms", "team", "marks"),
 }
 OLD = Path(__file__).parent / "old"  # as the versions of their time wrote them

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bidplane.api.money import GPU_WEIGHT
+
 from .conftest import Installation, pod
 from .test_bid_to_pod import ready
 
@@ -59,7 +61,7 @@ def test_one_pod_has_three_four_or_six_cards_of_the_box(box: Installation, gpus:
     ready(box, agent, "tp")
     assert leased(box, agent, "tp")["status"]["capacity"]["nvidia.com/gpu"] == str(gpus)
     (lease,) = box.get(agent, "gpuleases")["items"]
-    assert lease["spec"]["weight"] == 56 * gpus  # it pays for as many as it has
+    assert lease["spec"]["weight"] == GPU_WEIGHT * gpus  # it pays for as many as it has
     box.kubectl(agent, "delete", "pod", "tp")
 
 

@@ -33,7 +33,7 @@ FLEET = Fleet(
     pools=[
         PoolDeclaration(
             product="H100",
-            divides=Divides.EIGHTHS,
+            divides=Divides.PARTS,
             notice_seconds=5,
             restart_seconds=5,
             instant_float_percent=5,
@@ -199,7 +199,7 @@ def test_the_stream_waits_for_no_round_and_disturbs_nobody() -> None:
         assert len(leases(world, "trainer")) == 1
         assert len(asks) == ASKS
         assert all(lease.instant and lease.node == tune.node for lease in asks)
-        assert {lease.share for lease in asks} == {"1/8"}
+        assert {lease.share for lease in asks} == {"0.125"}
         assert tune.compensation == 0
 
     played(story)

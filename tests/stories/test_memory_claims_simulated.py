@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from bidplane.api import labels
 from bidplane.api.kinds import (
     BID,
@@ -18,6 +20,7 @@ from bidplane.api.kinds import (
     Kind,
 )
 from bidplane.api.pool import Divides
+from bidplane.core.devices.ranges import overlap
 from bidplane.ledger import statement
 from bidplane.ledger.rounds import explain_bid
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
@@ -31,7 +34,7 @@ FLEET = Fleet(
         NodeDeclaration(name="a100-a", product="A100", memory="40Gi", gpus=1),
     ],
     pools=[
-        PoolDeclaration(product="H100", divides=Divides.EIGHTHS),
+        PoolDeclaration(product="H100", divides=Divides.PARTS),
         PoolDeclaration(product="A100"),
     ],
 )
@@ -88,13 +91,13 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
             lease["spec"]["devices"][0]["share"]: lease
             for lease in (await host.list(GPU_LEASE)).items
         }
-        assert sorted(leases) == ["1/4", "1/8"]
-        (quarter,), (eighth,) = (leases[one]["spec"]["devices"] for one in ("1/4", "1/8"))
-        assert (quarter["node"], quarter["name"]) == (eighth["node"], eighth["name"])
-        assert not {*quarter["slots"]} & {*eighth["slots"]}
+        assert sorted(leases) == ["0.1125", "0.25"]
+        (quarter,), (ninth,) = (leases[one]["spec"]["devices"] for one in ("0.25", "0.1125"))
+        assert (quarter["node"], quarter["name"]) == (ninth["node"], ninth["name"])
+        assert not overlap(tuple(quarter["units"]), tuple(ninth["units"]))
 
-        # Allocated in the plane, inside its own lease, in whole eighths.
-        for name, share, taken in (("twenty", "1/4", "20Gi"), ("nine", "1/8", "10Gi")):
+        # Allocated in the plane, inside its own lease, all of the part.
+        for name, share, taken in (("twenty", "0.25", "20Gi"), ("nine", "0.1125", "9Gi")):
             found = await plane.get(RESOURCE_CLAIM, name, "default")
             (result,) = found["status"]["allocation"]["devices"]["results"]
             assert result["consumedCapacity"] == {"memory": taken}
@@ -115,7 +118,7 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
                 {
                     "name": "gpu-0",
                     "share": share,
-                    "slots": leases[share]["spec"]["devices"][0]["slots"],
+                    "units": leases[share]["spec"]["devices"][0]["units"],
                 }
             ]
 
@@ -123,7 +126,7 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         ledger = world.ledger
         assert ledger is not None
         for bid in (await plane.list(BID)).items:
-            share = {"twenty": "1/4", "nine": "1/8"}[bid["metadata"]["labels"][labels.POD_NAME]]
+            share = {"twenty": "0.25", "nine": "0.1125"}[bid["metadata"]["labels"][labels.POD_NAME]]
             assert bid["status"]["shareSold"] == share
             verdict = explain_bid(ledger, leases[share]["spec"]["bid"]["uid"])
             assert verdict is not None
@@ -143,18 +146,18 @@ def test_two_claims_share_a_gpu_and_each_pays_its_part() -> None:
         assert account is not None
         paid = {
             share: sum(-line.amount for line in account.lines if f"{share} of a GPU" in line.text)
-            for share in ("1/4", "1/8")
+            for share in ("0.25", "0.1125")
         }
-        # Both ran for as long at the floor's price: a quarter costs two eighths, to the second.
-        assert paid["1/8"] > 0
-        assert abs(paid["1/4"] - 2 * paid["1/8"]) <= paid["1/8"] // 5, paid
+        # Both ran for as long at the floor's price: 20Gi cost as much more as they are.
+        assert paid["0.1125"] > 0
+        assert paid["0.25"] / paid["0.1125"] == pytest.approx(20 / 9, rel=0.1)
 
     played(story, FLEET)
 
 
-def test_more_than_half_is_all_of_a_gpu() -> None:
+def test_all_of_its_memory_is_all_of_a_gpu() -> None:
     async def story(world: World) -> None:
-        await asks(world, "most", memory="41Gi")
+        await asks(world, "most", memory="80Gi")
         await are(world, "Running", "most")
         (lease,) = (await world.client().list(GPU_LEASE)).items
         assert not lease["spec"]["devices"][0].get("share")
@@ -173,7 +176,7 @@ def test_a_claim_that_pods_share_is_one_part_for_all_of_them() -> None:
             await plane.create(POD, pod(name, resourceClaimName="both"), "default")
         await are(world, "Running", "first", "second")
         (lease,) = (await world.client().list(GPU_LEASE)).items
-        assert lease["spec"]["devices"][0]["share"] == "1/4"
+        assert lease["spec"]["devices"][0]["share"] == "0.25"
 
     played(story, FLEET)
 
@@ -194,7 +197,7 @@ def test_a_gang_has_a_part_for_each_of_its_pods() -> None:
             await plane.create(POD, one, "default")
         await are(world, "Running", "rank-0", "rank-1")
         leases = (await world.client().list(GPU_LEASE)).items
-        assert [lease["spec"]["devices"][0]["share"] for lease in leases] == ["1/4", "1/4"]
+        assert [lease["spec"]["devices"][0]["share"] for lease in leases] == ["0.25", "0.25"]
         claims = (await plane.list(RESOURCE_CLAIM)).items
         results = [one["status"]["allocation"]["devices"]["results"][0] for one in claims]
         assert [one["consumedCapacity"] for one in results] == [{"memory": "20Gi"}] * 2
@@ -222,7 +225,7 @@ def test_what_no_pool_sells_so_is_refused_with_what_to_write() -> None:
 def test_a_claim_for_a_gpu_is_not_given_a_part_that_somebody_bid_for_by_hand() -> None:
     async def story(world: World) -> None:
         plane, host = world.client("trainer"), world.client()
-        half = {"gpus": 1, "share": "1/2", "pool": "h100", "maxPrice": "1.00"}
+        half = {"gpus": 1, "share": "0.5", "pool": "h100", "maxPrice": "1.00"}
         bid = {"apiVersion": BID.api_version, "kind": BID.kind, "metadata": {"name": "half"}}
         await plane.create(BID, {**bid, "spec": half}, "default")
 
@@ -239,6 +242,6 @@ def test_a_claim_for_a_gpu_is_not_given_a_part_that_somebody_bid_for_by_hand() -
             lease["spec"]["pool"]: lease["spec"]["devices"][0].get("share", "")
             for lease in (await host.list(GPU_LEASE)).items
         }
-        assert shares == {"h100": "1/2", "a100": ""}
+        assert shares == {"h100": "0.5", "a100": ""}
 
     played(story, FLEET)

@@ -6,6 +6,7 @@ MIG instance, and gangs. The real wiring under a virtual clock.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 from bidplane.api import labels
@@ -19,12 +20,16 @@ from bidplane.api.kinds import (
     RESOURCE_CLAIM,
     RESOURCE_SLICE,
 )
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.pool import Divides, MigSlot
 from bidplane.core.devices.mig import Slot
 from bidplane.errors import NotFound
 from bidplane.ledger import statement
+from bidplane.ledger.records import lease_id
+from bidplane.ledger.rounds import explain_bid
 from bidplane.node.fleet import Fleet, NodeDeclaration, PoolDeclaration
 from bidplane.sim.world import World
+from bidplane.wire.quantity import parse
 
 from .playing import agent, played
 
@@ -36,7 +41,7 @@ FLEET = Fleet(
         NodeDeclaration(name="a100-b", product="A100", memory="40Gi", gpus=2),
     ],
     pools=[
-        PoolDeclaration(product="L40", divides=Divides.EIGHTHS, notice_seconds=5),
+        PoolDeclaration(product="L40", divides=Divides.PARTS, notice_seconds=5),
         PoolDeclaration(
             product="H100",
             divides=Divides.MIG,
@@ -77,7 +82,7 @@ async def nothing_leased(world: World) -> bool:
 
 
 def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
-    """As KAI reads it: 10,000 MiB are a quarter of 48 GiB; and it is told what a part is not."""
+    """As KAI reads it: 10,000 MiB are a fifth of 48 GiB; and it is told what a part is not."""
 
     async def story(world: World) -> None:
         plane = world.client("trainer")
@@ -87,7 +92,7 @@ def test_a_pod_that_asks_for_memory_gets_the_part_that_has_it() -> None:
         await plane.create(POD, asks, "default")
         await until_phase(world, "Running", "some")
         (node,) = (await plane.list(NODE)).items
-        assert node["status"]["capacity"][labels.EIGHTHS_RESOURCE] == "2"
+        assert node["status"]["capacity"][labels.PART_RESOURCE] == "20"
         assert node["metadata"]["labels"][labels.ISOLATION] == "none"
         told = [event["reason"] for event in (await plane.list(EVENT)).items]
         assert "NoIsolation" in told
@@ -103,20 +108,20 @@ def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:
             await plane.create(POD, pod(name, gpu_fraction="0.5"), "default")
         await until_phase(world, "Running", "one", "two")
         nodes = (await plane.list(NODE)).items
-        assert [n["status"]["capacity"][labels.EIGHTHS_RESOURCE] for n in nodes] == ["4", "4"]
+        assert [n["status"]["capacity"][labels.PART_RESOURCE] for n in nodes] == ["50", "50"]
         assert all(labels.GPU_RESOURCE not in n["status"]["capacity"] for n in nodes)
         slices = (await plane.list(RESOURCE_SLICE)).items
         shown = sorted(d["name"] for s in slices for d in s["spec"]["devices"])
-        assert shown == ["gpu-0-1-2-0", "gpu-0-1-2-4"]
+        assert shown == ["gpu-0-0-5-0", "gpu-0-0-5-1200"]
         memory = {d["capacity"]["memory"]["value"] for s in slices for d in s["spec"]["devices"]}
         assert memory == {"24Gi"}
         leases = (await world.client().list(GPU_LEASE)).items
         (left,), (right,) = (lease["spec"]["devices"] for lease in leases)
         assert (left["node"], left["name"]) == (right["node"], right["name"])
-        assert sorted((*left["slots"], *right["slots"])) == list(range(8))
+        assert sorted([left["units"], right["units"]]) == [[0, 1200], [1200, 2400]]
         claim = (await world.client().list(RESOURCE_CLAIM)).items[0]
         (config,) = claim["spec"]["devices"]["config"]
-        assert config["opaque"]["parameters"]["devices"][0]["share"] == "1/2"
+        assert config["opaque"]["parameters"]["devices"][0]["share"] == "0.5"
         # A third finds the GPU full, and says what would have won.
         await plane.create(POD, pod("three", gpu_fraction="0.125"), "default")
 
@@ -135,10 +140,63 @@ def test_a_pod_that_asks_for_half_a_gpu_runs_on_half_a_gpu() -> None:
         found = statement(ledger, wallet.id.partition("/")[2], now=now)
         assert found is not None
         texts = [line.text for line in found.lines]
-        assert any("1/2 of a GPU" in text for text in texts), texts
+        assert any("0.5 of a GPU" in text for text in texts), texts
         # Twenty-odd seconds of half a GPU at the floor: half of what a whole one costs.
-        rents = [-line.amount for line in found.lines if "1/2" in line.text]
+        rents = [-line.amount for line in found.lines if "0.5 of" in line.text]
         assert sum(rents) < 2 * 30 * 100_000 // 3600
+
+    played(story, FLEET, "trainer", "chat")
+
+
+def test_three_tenths_twice_and_four_tenths_share_one_gpu() -> None:
+    """As they were asked for: in the plane, on the host, in the round's verdict and in the rent."""
+    tenths = {"a": 3, "b": 3, "c": 4}
+
+    async def story(world: World) -> None:
+        plane, host = world.client("trainer"), world.client()
+        for name, n in tenths.items():
+            fraction = pod(name, gpu_fraction=f"0.{n}")
+            fraction["metadata"]["annotations"][labels.SIMULATED_SECONDS] = "60"
+            await plane.create(POD, fraction, "default")
+        await until_phase(world, "Running", "a", "b", "c")
+        leases = (await host.list(GPU_LEASE)).items
+        parts = [device for lease in leases for device in lease["spec"]["devices"]]
+        assert {part["name"] for part in parts} == {"gpu-0"}
+        assert sorted(part["share"] for part in parts) == ["0.3", "0.3", "0.4"]
+        edges = sorted(tuple(part["units"]) for part in parts)
+        assert edges[0][0] == 0
+        assert edges[-1][1] == 2400
+        assert all(this[1] == after[0] for this, after in itertools.pairwise(edges))
+        nodes = (await plane.list(NODE)).items
+        assert sorted(n["status"]["capacity"][labels.PART_RESOURCE] for n in nodes) == [
+            "30",
+            "30",
+            "40",
+        ]
+        slices = (await plane.list(RESOURCE_SLICE)).items
+        memory = sorted(
+            parse(d["capacity"]["memory"]["value"]) / (48 << 30)
+            for s in slices
+            for d in s["spec"]["devices"]
+        )
+        assert [round(float(part), 6) for part in memory] == [0.3, 0.3, 0.4]
+        claims = (await host.list(RESOURCE_CLAIM)).items
+        handed = [one["spec"]["devices"]["config"][0]["opaque"]["parameters"] for one in claims]
+        assert sorted(one["devices"][0]["share"] for one in handed) == ["0.3", "0.3", "0.4"]
+
+        ledger = world.ledger
+        assert ledger is not None
+        for lease in leases:
+            (device,) = lease["spec"]["devices"]
+            verdict = explain_bid(ledger, lease["spec"]["bid"]["uid"])
+            assert verdict is not None
+            assert f"{device['share']} of a GPU in l40" in verdict.sentence
+        await until_phase(world, "Succeeded", "a", "b", "c")
+        await world.until(lambda: nothing_leased(world), within=60)
+        for lease in leases:
+            row = ledger.lease(lease_id(lease["spec"]["bid"]["uid"]))
+            assert row is not None
+            assert row.weight == GPU_WEIGHT * float(row.share)
 
     played(story, FLEET, "trainer", "chat")
 

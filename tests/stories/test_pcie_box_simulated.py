@@ -11,6 +11,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.kinds import GPU_LEASE, POD, RESOURCE_CLAIM
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.node.fleet import Card, Fleet, NodeDeclaration
 from bidplane.sim.world import World
 
@@ -97,7 +98,7 @@ async def weight(world: World, name: str) -> int:
     """How many GPUs a pod's lease pays for."""
     found = await world.client("trainer").get(POD, name, "default")
     lease = await world.client("trainer").get(GPU_LEASE, found["spec"]["nodeName"], "default")
-    return int(lease["spec"]["weight"]) // 56
+    return int(lease["spec"]["weight"]) // GPU_WEIGHT
 
 
 @pytest.mark.parametrize("fleet", [EIGHT, BRIDGES], ids=["undeclared", "two-to-a-bridge"])

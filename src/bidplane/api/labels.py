@@ -63,7 +63,7 @@ HOSTS = "bidplane.dev/hosts"  # lines for /etc/hosts: the names its plane has fo
 ENDPOINT_REQUEST = "bidplane.dev/endpoint-request"
 
 # In an agent's plane.
-EIGHTHS_RESOURCE = "bidplane.dev/gpu-eighths"  # of a node that is a fraction of a GPU
+PART_RESOURCE = "bidplane.dev/gpu-hundredths"  # of a node that is a part of a GPU, rounded down
 LEASE = "bidplane.dev/lease"
 POD_NAME = "bidplane.dev/pod-name"
 POD_UID = "bidplane.dev/pod-uid"

@@ -14,6 +14,8 @@ import enum
 import msgspec
 
 from bidplane.api.bid import BidBeside
+from bidplane.api.money import EARLIER_GPU_WEIGHT
+from bidplane.api.shape import part_units
 
 CLAIMED = "Claimed"
 IN_USE = "InUse"  # False: no pod has been on it since; nothing is said of one a program holds
@@ -41,15 +43,24 @@ class DeviceRef(msgspec.Struct, frozen=True, kw_only=True, order=True):
     driver: str
     pool: str  # the ResourceSlice's pool, not a `Pool`
     name: str
-    share: str = ""  # of the device, if not all of it: "1/2", or a MIG profile
-    # Which of its eight parts: eighths; or of a MIG instance the memory slices, the first of
-    # which is its start.
+    share: str = ""  # of the device, if not all of it: "0.3", or a MIG profile
+    # Of a MIG instance, its memory slices, the first of which is its start. Of a part that was won
+    # when parts were eighths ("1/2"), which of the eight it has.
     slots: tuple[int, ...] = ()
+    # Of a part, which of the device's units it has (`shape.PART_UNITS`): from and to, in pairs.
+    units: tuple[int, ...] = ()
 
     @property
     def whole(self) -> DeviceRef:
         """The whole device: this one, or the one that this is a part of."""
-        return msgspec.structs.replace(self, share="", slots=()) if self.share else self
+        if not self.share:
+            return self
+        return msgspec.structs.replace(self, share="", slots=(), units=())
+
+    @property
+    def is_part(self) -> bool:
+        """True for a part without isolation; False for a MIG instance and a whole device."""
+        return part_units(self.share) is not None
 
 
 class Origin(enum.StrEnum):
@@ -77,7 +88,8 @@ class LeaseSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Of a gang, one object each: which this is, counted from 0, and how many there are.
     part: int = 0
     parts: int = 1
-    weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
+    weight: int = 0  # of its price per GPU-hour, what it pays; a whole GPU's is `gpu_weight`
+    gpu_weight: int = EARLIER_GPU_WEIGHT
     origin: Origin = Origin.BID
     # In the agent's plane, the namespace of the Bid or pod it was won for; "" if it is not known.
     plane_namespace: str = ""

@@ -13,8 +13,12 @@ import re
 
 MICRO = 1_000_000
 SECONDS_PER_HOUR = 3600
-# Parts of a GPU are sold by weight: in 56ths, eighths and sevenths are both whole.
-GPU_WEIGHT = 56
+# What a lease pays of a price per GPU-hour is its weight, of which a whole GPU has so much: the
+# units that parts are sold in, and MIG's eighths and sevenths, are all whole in it.
+GPU_WEIGHT = 16_800
+# The same when parts were eighths. What the ledger and its rounds wrote then is multiplied when it
+# is read.
+EARLIER_GPU_WEIGHT = 56
 # These keep every stored amount, and every product of price, GPUs, seconds and rank weight,
 # far inside 64 bits.
 LARGEST_PRICE = 1_000_000 * MICRO
@@ -96,5 +100,5 @@ def cost(price: int, gpus: int, seconds: int) -> int:
 
 
 def rent(price: int, weight: int, seconds: int) -> int:
-    """The cost of `weight` 56ths of a GPU for `seconds` at `price` per GPU-hour, rounded up."""
+    """The cost of `weight`, of `GPU_WEIGHT`, for `seconds` at `price` per GPU-hour, rounded up."""
     return -(-price * weight * seconds // (GPU_WEIGHT * SECONDS_PER_HOUR))

@@ -57,7 +57,8 @@ class Divides(enum.StrEnum):
     """The smallest parts of a GPU that a pool sells."""
 
     WHOLE = "whole"
-    EIGHTHS = "eighths"  # halves, quarters and eighths beside whole GPUs
+    PARTS = "parts"  # parts of any size beside whole GPUs
+    EIGHTHS = "eighths"  # the same, by the name that it had when only eighths were sold
     MIG = "mig"  # the instances of `geometry` beside whole GPUs
 
 

@@ -22,7 +22,9 @@ import msgspec
 
 from bidplane.api.bid import BidReason, BidStatus
 from bidplane.api.lease import Phase
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.pool import PoolStatus
+from bidplane.api.shape import share_name
 from bidplane.core.devices.chain import CHAIN, Chain
 from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.core.market import (
@@ -263,7 +265,7 @@ def _served_choices(bid: BidView, lease: Lease, chains: Mapping[str, Chain]) -> 
         choice
         for choice in (bid, *bid.otherwise)
         if all(need.pool in ("", *lease.pool_names) for need in choice.needs)
-        and choice.share == lease.share
+        and (choice.memory or share_name(choice.share) == share_name(lease.share))
         and choice.asked <= lease.gpus
     ]
     exact = [
@@ -346,6 +348,7 @@ def _apply(
                     used=lot.used,
                     unserved=lot.unserved,
                     at=price_now(commit, stocks[lot.lot]).at,
+                    gpu_weight=GPU_WEIGHT,
                 )
             )
 

@@ -27,7 +27,7 @@ class FloatSale(NamedTuple):
     at: int  # milliseconds
     owner: str
     pool: str
-    weight: int  # 56ths of a GPU
+    weight: int  # of `GPU_WEIGHT`
 
 
 class FloatBounds:
@@ -78,5 +78,5 @@ class FloatBounds:
 
 
 def owner_bound(gpus: int, float_percent: int, owner_percent: int) -> int:
-    """Return what one owner may buy of a float in a minute, in 56ths of a GPU."""
+    """Return what one owner may buy of a float in a minute, by weight."""
     return GPU_WEIGHT * max(1, gpus * float_percent * owner_percent // 10_000)

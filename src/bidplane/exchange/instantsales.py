@@ -17,17 +17,20 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from bidplane.api.agent import host_namespace
+from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
 from bidplane.api.lease import DeviceRef, Origin
 from bidplane.api.money import GPU_WEIGHT, format_credits
+from bidplane.api.shape import LEAST_PART, Shape, part_name, share_name
 from bidplane.api.times import rfc3339_ms
-from bidplane.core.market import LotResult
+from bidplane.core.devices.ranges import occupied, overlap
+from bidplane.core.market import LotResult, shapes
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.pricing import instant
 from bidplane.core.market.pricing.instant import Float, Sale
 from bidplane.exchange.floatbounds import BOUND_SECONDS, FloatBounds
 from bidplane.exchange.round import machines
-from bidplane.exchange.round.inventory import LotDevices, MarketInventory
+from bidplane.exchange.round.inventory import LotDevices, MarketInventory, part_ref
 from bidplane.exchange.snapshot import AgentView, BidView, PoolView
 from bidplane.ledger import Ledger, budgets, leases
 from bidplane.ledger.commit import Commit
@@ -53,7 +56,7 @@ class FloatOffer(NamedTuple):
     price: int
     max_price: int  # the most the buyer pays for it
     share: str
-    weight: int  # of the price, in 56ths
+    weight: int  # of the price, of `GPU_WEIGHT`
     sale: Sale
     remaining: Float
 
@@ -126,14 +129,19 @@ class InstantSales:
         bid = f"order/{wallet.agent_uid}/{key}"
         earlier = self._ledger.lease_of_bid(bid)
         if earlier is not None:
-            if (earlier.pool, earlier.max_price, earlier.share) != (pool, max_price, share):
+            terms_before = earlier.pool, earlier.max_price, share_name(earlier.share)
+            if terms_before != (pool, max_price, share_name(share)):
                 return NoSale("KeyReused", f"key {key!r} was used for another order")
             return earlier
         stocks = [item for item in self._stocks.values() if item.pool.name == pool]
         if not stocks:
             return NoSale("NoSuchPool", f"there is no pool {pool!r}")
         if share and all(item.leaf(share) is None for item in stocks):
-            sold = sorted({leaf.name for item in stocks for leaf in item.leaves})
+            leaves = [leaf for item in stocks for leaf in item.leaves]
+            sold = sorted({leaf.name for leaf in leaves if not leaf.in_chain})
+            sold += (
+                [f"parts from {part_name(LEAST_PART)}"] if any(n.in_chain for n in leaves) else []
+            )
             names = ", ".join(sold) or "whole GPUs only"
             return NoSale("ShapeNotSold", f"{pool} does not sell {share!r}; it sells {names}")
         buyer = Buyer(
@@ -146,7 +154,8 @@ class InstantSales:
             origin=Origin.ORDER,
             plane_namespace="default",  # any pod may name it; it has to be shown somewhere
         )
-        offers = self._offers([item.lot for item in stocks], share, max_price)
+        part = Shape(gpus=1, share=share)
+        offers = self._offers([item.lot for item in stocks], part, max_price)
         return self._sell(buyer, offers, heavy=False, now=now)
 
     def serve(self, bid: BidView, agent: AgentView, *, now: int) -> Lease | NoSale:
@@ -167,7 +176,7 @@ class InstantSales:
         offers = [
             offer
             for choice in (bid, *bid.otherwise)
-            for offer in self._offers(self._lots_for(choice), choice.share, choice.price)
+            for offer in self._offers(self._lots_for(choice), choice, choice.price)
         ]
         return self._sell(buyer_of(bid, agent), offers, heavy=agent.heavy, now=now)
 
@@ -184,9 +193,12 @@ class InstantSales:
             and machines.fits_everywhere(choice, lot, self._hosts, self._inventory.stocks)
         ]
 
-    def _offers(self, lots: Iterable[str], share: str, max_price: int) -> list[FloatOffer]:
+    def _offers(self, lots: Iterable[str], shape: Shape, max_price: int) -> list[FloatOffer]:
         offers = []
         for lot in lots:
+            share = shapes.share_in(shape, self._stocks[lot].extent)
+            if isinstance(share, BidReason):
+                continue
             float_, leaf = self.floats.get(lot), self._stocks[lot].leaf(share)
             if float_ is not None and (sold := float_.sell(share)) is not None:
                 weight = leaf.weight if leaf else GPU_WEIGHT
@@ -207,8 +219,7 @@ class InstantSales:
         item = self._stocks[best.lot]
         device = self._devices[best.lot][best.sale.device]
         if (leaf := item.leaf(best.share)) is not None:
-            slots = leaf.slots(best.sale.places)
-            device = msgspec.structs.replace(device, share=best.share, slots=slots)
+            device = part_ref(device, leaf, best.sale.places)
         with self._ledger.commit(now) as commit:
             if self._is_taken(commit, device):
                 self.floats = {}  # another exchange has run a round since: what is free is unknown
@@ -263,8 +274,7 @@ class InstantSales:
             return False
         self._checked_commit = commit.sequence - 1
         return any(
-            leased.whole == device.whole
-            and not (leased.share and device.share and set(leased.slots).isdisjoint(device.slots))
+            leased.whole == device.whole and overlap(occupied(leased), occupied(device))
             for lease in commit.live_leases()
             for leased in lease.devices
         )

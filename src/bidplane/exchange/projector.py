@@ -25,7 +25,7 @@ from bidplane.api.agent import AgentStatus, host_namespace
 from bidplane.api.bid import BidPhase, BidStatus
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, POOL, Kind
 from bidplane.api.lease import FINALIZER, BidReference, LeaseSpec, LeaseStatus, Phase
-from bidplane.api.money import format_credits, parse_credits
+from bidplane.api.money import GPU_WEIGHT, format_credits, parse_credits
 from bidplane.api.objects import (
     finalizers_of,
     is_deleted,
@@ -298,6 +298,7 @@ def lease_object(lease: Lease, part: int = 0) -> Object:
         part=part,
         parts=len(lease.blocks),
         weight=lease.weight * len(devices) // lease.gpus,
+        gpu_weight=GPU_WEIGHT,
         origin=lease.came_from,
         plane_namespace=lease.plane_namespace,
         beside=lease.beside,

@@ -23,6 +23,7 @@ from bidplane.core.market import (
     RoundResult,
     Won,
 )
+from bidplane.core.market.earlier import read_input, read_result
 from bidplane.core.market.pricing.explain import (
     IDLE,
     explain,
@@ -72,7 +73,7 @@ def history(ledger: Ledger, pool: str) -> api.PriceHistory:
     first = max(0, ledger.last_round - HISTORY_ROUNDS)
     points = []
     for record in ledger.rounds_after(first, limit=HISTORY_ROUNDS):
-        result = msgspec.json.decode(record.result, type=RoundResult)
+        result = read_result(record.result)
         points += [
             api.PriceAt(
                 at=rfc3339_ms(record.at),
@@ -108,8 +109,8 @@ def round_view(record: Round, *, agent: str | None, since: int = 0) -> api.Round
     The part of a round that `agent` may see; None sees everything. `since`: when the agent began;
     rounds before had another of its name.
     """
-    market_input = msgspec.json.decode(record.input, type=RoundInput)
-    result = msgspec.json.decode(record.result, type=RoundResult)
+    market_input = read_input(record.input)
+    result = read_result(record.result)
     outcomes = _outcomes(market_input, result)
     return api.RoundSummary(
         number=record.number,
@@ -157,12 +158,12 @@ def explanation(
             continue  # a bid wins once: only that round explains it
         if needle not in record.input:
             continue
-        market_input = msgspec.json.decode(record.input, type=RoundInput)
+        market_input = read_input(record.input)
         ask = next((ask for ask in market_input.asks if ask.id == uid), None)
         if ask is not None:
             if agent is not None and (ask.agent != agent or record.at < since):
                 return None
-            result = msgspec.json.decode(record.result, type=RoundResult)
+            result = read_result(record.result)
             return _with_standing(_explained(record, ask, result), lease)
     return None
 

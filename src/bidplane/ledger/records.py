@@ -10,13 +10,13 @@ import enum
 import functools
 import hashlib
 import itertools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from bidplane.api.bid import BidBeside
 from bidplane.api.lease import DeviceRef, Origin, Phase
-from bidplane.api.money import GPU_WEIGHT
+from bidplane.api.money import EARLIER_GPU_WEIGHT, GPU_WEIGHT
 from bidplane.core.market.pricing.metering import MICRO_CREDIT, Meter
 
 
@@ -72,7 +72,7 @@ class PoolPart(NamedTuple):
     """The part of a lease of several pools that is in one of them."""
 
     pool: str
-    weight: int  # in 56ths of a GPU
+    weight: int  # as the lease's
     # At the base prices of its win: its levy is each pool's by this. A GPU costs the lease the
     # same wherever it is, and an expensive pool's fund has more to cover.
     worth: int
@@ -80,6 +80,9 @@ class PoolPart(NamedTuple):
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """One row of one table."""
+
+
+R = TypeVar("R", bound=Record)
 
 
 class Account(Record, frozen=True, kw_only=True):
@@ -150,7 +153,7 @@ class Lease(Record, frozen=True, kw_only=True):
     win_price: int
     win_base: int  # the base price when it was won
     price: int  # now
-    weight: int  # of its price per GPU-hour, what it pays, in 56ths
+    weight: int  # of its price per GPU-hour, what it pays; a whole GPU's is `gpu_weight`
     minimum: int  # paid whatever happens: a few seconds of rent, and `displacement`
     notice_seconds: int
     restart_seconds: int
@@ -198,6 +201,8 @@ class Lease(Record, frozen=True, kw_only=True):
     displacement: int = 0  # compensation that it paid for leases it displaced, beside its rent
     # Since schema 10. The companion devices that it needs in each machine.
     beside: tuple[BidBeside, ...] = ()
+    # Since schema 12. What a whole GPU weighs: rows that were written before count in 56ths.
+    gpu_weight: int = EARLIER_GPU_WEIGHT
 
     @property
     def pool_names(self) -> tuple[str, ...]:
@@ -259,10 +264,28 @@ class LotPrice(Record, frozen=True, kw_only=True):
     posted: int
     devices: int
     leased: int
-    used: int  # the same by weight: 56ths
+    used: int  # the same by weight
     unserved: int
     at: int
     sequence: int = 0
+    # Since schema 12, as a lease's.
+    gpu_weight: int = EARLIER_GPU_WEIGHT
+
+
+def in_todays_weight(record: R) -> R:
+    """Return a record with its weights as they are counted today, whenever it was written."""
+    if not isinstance(record, Lease | LotPrice) or record.gpu_weight == GPU_WEIGHT:
+        return record
+    factor = GPU_WEIGHT // record.gpu_weight
+    if isinstance(record, LotPrice):
+        return msgspec.structs.replace(record, used=factor * record.used, gpu_weight=GPU_WEIGHT)
+    return msgspec.structs.replace(
+        record,
+        weight=factor * record.weight,
+        metered_rest=factor * record.metered_rest,
+        pools=tuple(part._replace(weight=factor * part.weight) for part in record.pools),
+        gpu_weight=GPU_WEIGHT,
+    )
 
 
 class Round(Record, frozen=True, kw_only=True):

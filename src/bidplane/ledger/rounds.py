@@ -10,6 +10,7 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits, rent
 from bidplane.core.market import Ask, RoundInput, RoundResult, clear_round
+from bidplane.core.market.earlier import read_input, read_result
 from bidplane.core.market.model import RULES
 from bidplane.core.market.pricing.explain import (
     IDLE,
@@ -47,12 +48,12 @@ class Replay(NamedTuple):
 
 def replay(record: Round) -> Replay:
     """Clear the round's saved input again and compare with the result that was saved."""
-    round_input = msgspec.json.decode(record.input, type=RoundInput)
+    round_input = read_input(record.input)
     result = clear_round(round_input)
     if msgspec.json.encode(result) == record.result:
         return Replay(record.number, round_input, result, ())
     # Read as today's: what an older version did not write down had not happened.
-    then = msgspec.json.decode(record.result, type=RoundResult)
+    then = read_result(record.result)
     parts = sorted(RoundResult.__struct_fields__)
     different = tuple(part for part in parts if getattr(then, part) != getattr(result, part))
     return Replay(record.number, round_input, result, different, to_the_byte=False)
@@ -85,10 +86,10 @@ def explain_bid(ledger: Ledger, uid: str) -> RoundVerdict | None:
         ending = _ending(ledger, uid)
         return RoundVerdict(0, f"{message}, {hourly} an hour; it offered {offered}{ending}")
     for record in _backwards(ledger):
-        round_input = msgspec.json.decode(record.input, type=RoundInput)
+        round_input = read_input(record.input)
         ask = next((ask for ask in round_input.asks if ask.id == uid), None)
         if ask is not None:
-            result = msgspec.json.decode(record.result, type=RoundResult)
+            result = read_result(record.result)
             return RoundVerdict(record.number, _sentence(ledger, ask, result))
     return None
 

@@ -19,6 +19,7 @@ from bidplane.ledger.records import (
     Record,
     Round,
     Transfer,
+    in_todays_weight,
 )
 from bidplane.storage.chain import digest
 from bidplane.storage.values import Row, Value
@@ -81,6 +82,7 @@ CREATE TABLE lease (
     origin TEXT NOT NULL DEFAULT 'bid', plane_namespace TEXT NOT NULL DEFAULT '',
     displacement INTEGER NOT NULL DEFAULT 0,
     beside TEXT NOT NULL DEFAULT '[]',
+    gpu_weight INTEGER NOT NULL DEFAULT 56,
     CHECK (price <= max_price)
 ) STRICT;
 CREATE INDEX lease_live ON lease (id) WHERE phase <> 'Released';
@@ -91,7 +93,8 @@ CREATE TABLE lot (
     lot TEXT PRIMARY KEY, base INTEGER NOT NULL, posted INTEGER NOT NULL,
     devices INTEGER NOT NULL, leased INTEGER NOT NULL, used INTEGER NOT NULL,
     unserved INTEGER NOT NULL,
-    at INTEGER NOT NULL, sequence INTEGER NOT NULL
+    at INTEGER NOT NULL, sequence INTEGER NOT NULL,
+    gpu_weight INTEGER NOT NULL DEFAULT 56
 ) STRICT;
 CREATE TABLE round (
     number INTEGER PRIMARY KEY, at INTEGER NOT NULL,
@@ -106,7 +109,7 @@ CREATE TABLE journal (
 )
 
 
-SCHEMA_VERSION = 11
+SCHEMA_VERSION = 12
 
 # By version, what brings a ledger of the one before up to it. What the journal wrote stays as it
 # was: rows of an older version are read with the defaults of the columns they lack.
@@ -141,6 +144,10 @@ ALTER TABLE lease ADD COLUMN displacement INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE lease ADD COLUMN beside TEXT NOT NULL DEFAULT '[]';
 """,
     11: AUDIT_TABLE,
+    12: """
+ALTER TABLE lease ADD COLUMN gpu_weight INTEGER NOT NULL DEFAULT 56;
+ALTER TABLE lot ADD COLUMN gpu_weight INTEGER NOT NULL DEFAULT 56;
+""",
 }
 
 
@@ -180,7 +187,8 @@ class Table(Generic[R]):
         values: list[Any] = list(row)
         for i, read in self._readers:
             values[i] = read(values[i])
-        return self.record(**dict(zip(self.columns, values, strict=True)))
+        record = self.record(**dict(zip(self.columns, values, strict=True)))
+        return in_todays_weight(record)
 
     def whole(self, row: list[Value]) -> list[Value]:
         """A row of the journal, with the defaults of columns that came after it was written."""

@@ -8,14 +8,16 @@ together must be what the tables hold now. The first thing that is not so is nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from bidplane.api.lease import DeviceRef, Phase
-from bidplane.core.devices.chain import UNITS
+from bidplane.api.shape import PART_UNITS
+from bidplane.core.devices.ranges import Ranges, occupied, overlap, union
 from bidplane.ledger.records import AccountKind, HoldState
 from bidplane.ledger.store import LedgerStore
 from bidplane.ledger.stores import open_store
@@ -91,9 +93,9 @@ class _Replay:
         self.tables: dict[str, dict[Any, Values]] = {name: {} for name in JOURNALLED}
         self._posted: dict[str, int] = {}  # by account, from transfers
         self._held: dict[str, int] = {}  # by account, from open holds
-        # By device and which of its eight parts: the leases that hold it.
-        self._users: dict[tuple[DeviceRef, int], set[str]] = {}
-        self._recheck: set[tuple[DeviceRef, int]] = set()
+        # By device: the leases that hold some of it, and which of its units.
+        self._users: dict[DeviceRef, dict[str, Ranges]] = {}
+        self._recheck: set[DeviceRef] = set()
 
     def commit(self, sequence: int, at: int, payload: bytes, hash: bytes) -> None:
         name = f"journal {sequence}"
@@ -148,26 +150,29 @@ class _Replay:
         if weights and sum(weights) != values["weight"]:
             makes = f"its pools make {sum(weights)}, it pays for {values['weight']}"
             raise _Broken(f"{name}: lease {key}: {makes}")
-        for slot in _slots(before) if before else ():
-            self._users[slot].discard(key)
+        for device in _devices(before) if before else ():
+            self._users[device.whole].pop(key, None)
         if values["phase"] == Phase.RELEASED:
             return
-        for slot in _slots(values):
-            self._users.setdefault(slot, set()).add(key)
-            self._recheck.add(slot)
+        for device in _devices(values):
+            users = self._users.setdefault(device.whole, {})
+            users[key] = union((users.get(key, ()), occupied(device)))
+            self._recheck.add(device.whole)
 
     def _check_devices(self, name: str) -> None:
         """
         Check that each part of a device is in one lease, or in one that leaves and one that waits.
         """
-        for slot in sorted(self._recheck):
-            users = self._users[slot]
-            leases = [self.tables["lease"][id] for id in sorted(users)]
-            if len(leases) > 1 and not _hands_over(leases):
-                device, part = slot
-                name_shown, ids = f"{device.node}/{device.name}", ", ".join(sorted(users))
-                name_shown += f" (part {part} of {UNITS})" if _is_shared(leases) else ""
-                raise _Broken(f"{name}: device {name_shown} is in more than one lease: {ids}")
+        for device in sorted(self._recheck):
+            users = self._users[device]
+            for part in _stretches(users.values()) if len(users) > 1 else ():
+                holders = sorted(id for id, ranges in users.items() if overlap(ranges, part))
+                leases = [self.tables["lease"][id] for id in holders]
+                if len(leases) > 1 and not _hands_over(leases):
+                    name_shown, ids = f"{device.node}/{device.name}", ", ".join(holders)
+                    if _is_shared(leases):
+                        name_shown += f" (units {part[0]} to {part[1]} of {PART_UNITS})"
+                    raise _Broken(f"{name}: device {name_shown} is in more than one lease: {ids}")
         self._recheck.clear()
 
     def _check_money(self, name: str, touched: set[str]) -> None:
@@ -213,10 +218,9 @@ def _devices(lease: Values) -> list[DeviceRef]:
     return msgspec.json.decode(lease["devices"], type=list[DeviceRef])
 
 
-def _slots(lease: Values) -> Iterator[tuple[DeviceRef, int]]:
-    for device in _devices(lease):
-        for slot in device.slots if device.share else range(UNITS):
-            yield device.whole, slot
+def _stretches(parts: Iterable[Ranges]) -> Iterator[Ranges]:
+    """Yield the stretches of a device between any two borders of what leases hold of it."""
+    yield from pairwise(sorted({at for ranges in parts for at in ranges}))
 
 
 def _is_shared(leases: list[Values]) -> bool:

@@ -215,10 +215,10 @@ def test_a_bids_budget_and_deadline_are_checked_where_they_are_written(spec, pro
 @pytest.mark.parametrize(
     ("pod", "gpus", "share"),
     [
-        (part_pod({"gpu-fraction": "0.5"}), 1, "1/2"),
-        (part_pod({"gpu-fraction": "0.3"}), 1, "1/2"),
-        (part_pod({"gpu-fraction": "0.125"}), 1, "1/8"),
-        (part_pod({"gpu-fraction": "1/4"}), 1, "1/4"),
+        (part_pod({"gpu-fraction": "0.5"}), 1, "0.5"),
+        (part_pod({"gpu-fraction": "0.3"}), 1, "0.3"),
+        (part_pod({"gpu-fraction": "0.125"}), 1, "0.125"),
+        (part_pod({"gpu-fraction": "1/4"}), 1, "0.25"),
         (part_pod(mig__1g_10gb="1"), 1, "1g.10gb"),
         (part_pod(gpu="2"), 2, ""),
     ],
@@ -232,11 +232,11 @@ def test_a_pod_asks_for_a_part_in_the_ways_people_know(pod, gpus, share):
 @pytest.mark.parametrize(
     ("pod", "says"),
     [
-        (part_pod({"gpu-fraction": "0.9"}), "ask for 1 GPU"),
-        (part_pod({"gpu-fraction": "half"}), "not a fraction"),
-        (part_pod({"gpu-fraction": "0"}), "not a fraction"),
-        (part_pod({"gpu-fraction": "1"}), "not a fraction"),
-        (part_pod({"gpu-fraction": "1/0"}), "not a fraction"),
+        (part_pod({"gpu-fraction": "0.9999"}), "less than 1"),
+        (part_pod({"gpu-fraction": "half"}), "not a part of a GPU"),
+        (part_pod({"gpu-fraction": "0.009"}), "not a part of a GPU"),
+        (part_pod({"gpu-fraction": "1"}), "not a part of a GPU"),
+        (part_pod({"gpu-fraction": "1/0"}), "not a part of a GPU"),
         (part_pod({"gpu-fraction": "0.5"}, gpu="1"), "more than one way"),
         (part_pod(mig__1g_10gb="1", mig__3g_40gb="1"), "more than one way"),
         (part_pod(mig__1g_10gb="2"), "a pod for each"),
@@ -254,18 +254,23 @@ def annotated(**annotations):
     return asks.ask_of(pod(container(), annotations=named))
 
 
-def test_memory_is_a_part_of_whatever_gpu_has_enough_of_it():
+def test_an_amount_of_memory_is_read():
     assert annotated(gpu_memory="12000").memory == 12000
-    found = [
-        (choice.get("share", ""), choice["selector"].partition('quantity("')[2].partition('"')[0])
-        for choice in asks.memory_choices(12000 << 20)
-    ]
-    assert found == [
-        ("1/8", "96000Mi"),
-        ("1/4", "48000Mi"),
-        ("1/2", "24000Mi"),
-        ("", "12000Mi"),
-    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"memory": "much"}, "is not an amount of memory"),
+        ({"memory": "20Gi", "share": "0.5"}, "set one of them"),
+        ({"memory": "20Gi", "gpus": 2}, "set gpus to 1"),
+        ({"memory": "20Gi", "oneNode": True}, "bid for it alone"),
+        ({"memory": "20Gi", "wholeDomain": True}, "wholeDomain asks for a whole link domain"),
+    ],
+)
+def test_a_bid_for_memory_is_for_one_part(fields, words):
+    bid = {"metadata": {}, "spec": {"gpus": 1, **fields}}
+    assert words in " ".join(asks.problems(kinds.BID, bid))
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api import labels
+from bidplane.api.bid import BidReason
+from bidplane.api.shape import LEAST_PART, PART_UNITS, Shape, part_units
 from bidplane.core.bidding import gpumemory
 from bidplane.core.bidding.claimbids import as_bid
-from bidplane.core.cel import devices as cel
+from bidplane.core.devices.chain import FRACTIONS
 from bidplane.core.devices.claims import ClaimError, read_claim, read_slices
 from bidplane.core.devices.claims.fast import DeviceIndex, Placed
 from bidplane.core.devices.claims.model import Claim
 from bidplane.core.leases import nodes
+from bidplane.core.market.shapes import Extent, share_in
 from bidplane.core.scheduling.podclaims import CLASSES
 from bidplane.testing.cluster import Cluster
 from bidplane.wire.quantity import of_bytes, parse
@@ -48,16 +51,13 @@ def _read(requests: list[Json], constraints: list[Json]) -> Claim:
 
 
 def share_on(found: Json, memory: str) -> list[str]:
-    """Which of the bid's choices mean a GPU with so much memory; "" is all of it."""
-    value: Json = {"memory": {"value": memory}}
-    attributes = {"productName": {"string": "H100"}}
-    device = {"name": "gpu-0", "attributes": attributes, "capacity": value}
-    one = read_slices([_slice([device])])[0].devices[0]
-    return [
-        choice.get("share", "")
+    """What the bid's choices are of a GPU with so much memory; "" is all of it."""
+    extent = Extent.of([1], (1,), FRACTIONS, int(parse(memory)))
+    shares = [
+        share_in(Shape(gpus=choice["gpus"], memory=choice["memory"]), extent)
         for choice in (found, *found["otherwise"])
-        if cel.compile(choice["selector"]).matches(DRIVER, False, *one.values())
     ]
+    return [share for share in shares if not isinstance(share, BidReason)]
 
 
 def _slice(devices: list[Json]) -> Json:
@@ -75,36 +75,31 @@ def _slice(devices: list[Json]) -> Json:
 @pytest.mark.parametrize(
     ("asked", "share"),
     [
-        ("1", ["1/8"]),
-        ("10Gi", ["1/8"]),
-        ("10241Mi", ["1/4"]),
-        ("20Gi", ["1/4"]),
-        ("21Gi", ["1/2"]),
-        ("40Gi", ["1/2"]),
-        ("41Gi", [""]),
+        ("1", ["0.01"]),
+        ("10Gi", ["0.125"]),
+        ("18Gi", ["0.225"]),
+        ("40Gi", ["0.5"]),
+        ("41Gi", ["0.5125"]),
         ("80Gi", [""]),
         ("81Gi", []),
     ],
 )
-def test_so_much_of_80_gigabytes_is_the_next_part(asked: str, share: list[str]) -> None:
+def test_so_much_of_80_gigabytes_is_such_a_part(asked: str, share: list[str]) -> None:
     found = as_bid(claim(some(asked)), CLASSES)
     assert found is not None
     assert share_on(found, "80Gi") == share
 
 
-EIGHTHS = {"1/8": 1, "1/4": 2, "1/2": 4, "": 8}
-
-
 @given(
     memory=st.integers(1, 200 << 30) | st.integers(1, 200 << 10).map(lambda mib: mib << 20),
     asked=st.integers(1, 220 << 30),
-    eighths=st.sampled_from([None, 1, 2, 3, 4, 8]),
+    sixteenths=st.sampled_from([None, 1, 2, 3, 4, 8, 12]),
 )
 def test_the_part_covers_and_no_smaller_one_does_and_the_claim_is_allocated_in_it(
-    memory: int, asked: int, eighths: int | None
+    memory: int, asked: int, sixteenths: int | None
 ) -> None:
-    if eighths is not None:  # at the edges, too
-        asked = max(1, memory * eighths // 8)
+    if sixteenths is not None:  # at the edges, too
+        asked = max(1, memory * sixteenths // 16)
     wanted = claim(some(str(asked)))
     found = as_bid(wanted, CLASSES)
     assert found is not None
@@ -113,17 +108,15 @@ def test_the_part_covers_and_no_smaller_one_does_and_the_claim_is_allocated_in_i
         assert shares == []
         return
     (share,) = shares
-    size = EIGHTHS[share]
-    assert Fraction(memory * size, 8) >= asked
-    assert all(Fraction(memory * n, 8) < asked for n in EIGHTHS.values() if n < size)
+    units = part_units(share) or PART_UNITS
+    assert Fraction(memory * units, PART_UNITS) >= asked
+    assert units == LEAST_PART or Fraction(memory * (units - 1), PART_UNITS) < asked
     if not share:
         return
     placed = _placed_in(wanted, memory, share)
     (result,) = placed.allocations[0]["devices"]["results"]
     taken = parse(result["consumedCapacity"]["memory"])
-    assert asked <= taken <= Fraction(memory * size, 8)
-    if memory % 8 == 0:
-        assert taken == -(-asked * 8 // memory) * (memory // 8), "whole eighths, and no more"
+    assert asked <= taken == memory * units // PART_UNITS, "all of the part, which was cut for it"
 
 
 def _placed_in(wanted: Claim, memory: int, share: str) -> Placed:
@@ -134,11 +127,11 @@ def _placed_in(wanted: Claim, memory: int, share: str) -> Placed:
 
 
 def _leased(memory: int, share: str) -> Json:
-    slots = list(range(EIGHTHS[share]))
+    units = [0, part_units(share)]
     leased = {"node": "n", "driver": DRIVER, "pool": "n", "name": "gpu-0"}
     lease = {
         "metadata": {"name": "lease-1"},
-        "spec": {"node": "n", "devices": [{**leased, "share": share, "slots": slots}]},
+        "spec": {"node": "n", "devices": [{**leased, "share": share, "units": units}]},
     }
     value = {"value": of_bytes(memory)}
     host = _slice([{"name": "gpu-0", "capacity": {"memory": value}}])
@@ -146,25 +139,25 @@ def _leased(memory: int, share: str) -> Json:
     return nodes.resource_slice(as_lease(lease), [host], node)
 
 
-def test_a_part_has_the_memory_of_its_eighths_and_is_asked_for_in_these() -> None:
-    (device,) = _leased(80 << 30, "1/4")["spec"]["devices"]
+def test_a_part_has_its_own_memory_and_a_claim_takes_all_of_it() -> None:
+    (device,) = _leased(80 << 30, "0.25")["spec"]["devices"]
     assert device["allowMultipleAllocations"] is True
     assert device["capacity"]["memory"] == {
         "value": "20Gi",
         "requestPolicy": {
             "default": "20Gi",
-            "validRange": {"min": "10Gi", "max": "20Gi", "step": "10Gi"},
+            "validRange": {"min": "20Gi", "max": "20Gi"},
         },
     }
 
 
-def test_memory_that_no_eight_divides_is_shown_to_the_byte() -> None:
-    (device,) = _leased((80 << 30) + 4, "1/4")["spec"]["devices"]
-    assert device["capacity"]["memory"] == {"value": str((20 << 30) + 1)}
+def test_memory_that_nothing_divides_is_shown_to_the_byte() -> None:
+    (device,) = _leased((80 << 30) + 4, "0.25")["spec"]["devices"]
+    assert device["capacity"]["memory"]["value"] == str((20 << 30) + 1)
 
 
 def test_who_says_no_memory_takes_all_of_a_part_and_only_one_can() -> None:
-    fleet = DeviceIndex(read_slices([_leased(80 << 30, "1/2")]), {"lease-1": {}}, CLASSES)
+    fleet = DeviceIndex(read_slices([_leased(80 << 30, "0.5")]), {"lease-1": {}}, CLASSES)
     plain = claim({"deviceClassName": DRIVER})
     first = fleet.place([plain])
     assert isinstance(first, Placed)
@@ -173,21 +166,20 @@ def test_who_says_no_memory_takes_all_of_a_part_and_only_one_can() -> None:
     assert not isinstance(fleet.place([plain]), Placed)
 
 
-def test_selectors_and_attributes_are_kept_in_every_choice() -> None:
+def test_selectors_and_attributes_are_kept() -> None:
     tied = [{"matchAttribute": "a/b"}, {"matchAttribute": labels.LINK_DOMAIN_ATTRIBUTE}]
     selectors = [{"cel": {"expression": PRODUCT}}]
     found = as_bid(claim(some("20Gi", selectors=selectors), constraints=tied), CLASSES)
     assert found is not None
-    choices = [found, *found["otherwise"]]
-    assert all(one["selector"].startswith(f"({PRODUCT}) && has(") for one in choices)
-    assert all(one["matchAttribute"] == ["a/b"] for one in choices)
-    assert share_on(found, "80Gi") == ["1/4"]
+    assert found["selector"] == f"({PRODUCT})"
+    assert found["matchAttribute"] == ["a/b"]
+    assert share_on(found, "80Gi") == ["0.25"]
 
 
 def test_the_first_that_can_be_had_comes_first() -> None:
     found = as_bid(either(some("40Gi"), some("20Gi")), CLASSES)
     assert found is not None
-    assert share_on(found, "80Gi") == ["1/2", "1/4"]
+    assert share_on(found, "80Gi") == ["0.5", "0.25"]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +220,6 @@ def test_the_first_that_can_be_had_comes_first() -> None:
         ),
         (claim(some("20Gi"), {"deviceClassName": DRIVER}), "sold by itself"),
         (either(some("20Gi"), {"deviceClassName": DRIVER}), "in each of them, or in none"),
-        (either(some("40Gi"), some("20Gi"), some("10Gi")), "at most 2"),
     ],
 )
 def test_what_is_sold_as_no_part_is_refused_with_what_to_write(wanted: Claim, words: str) -> None:
@@ -244,7 +235,7 @@ def test_the_markets_refusals_are_told_in_the_claims_words() -> None:
 
 
 @pytest.mark.kube
-@pytest.mark.parametrize("share", ["1/8", "1/4", "1/2"])
+@pytest.mark.parametrize("share", ["0.125", "0.25", "0.5"])
 def test_real_kubernetes_takes_a_part_as_it_is_shown(cluster: Cluster, share: str) -> None:
     shown = _leased(80 << 30, share)
     del shown["metadata"]["ownerReferences"]  # its node is not there

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidplane.api.money import rent
+from bidplane.api.money import GPU_WEIGHT, rent
 from bidplane.core.bidding.pacing import (
     Pace,
     PacedOffer,
@@ -25,7 +25,7 @@ COVER = 60
 plans = st.builds(
     PacingPlan,
     value=st.integers(1, 50 * CREDIT),
-    weight=st.sampled_from([7, 56, 112, 448]),
+    weight=st.sampled_from([2100, GPU_WEIGHT, 2 * GPU_WEIGHT, 8 * GPU_WEIGHT]),
     work_seconds=st.integers(1, 7200),
     budget=st.integers(0, 100 * CREDIT),
     start=st.just(1_000),
@@ -80,7 +80,9 @@ def test_nothing_is_bid_for_work_that_is_done_or_late(plan: PacingPlan, late: in
         assert bid(plan, Pace(), begun, now=now, cover_seconds=COVER)[0].price == 0
 
 
-@given(st.integers(0, 10**12), st.sampled_from([7, 56, 448]), st.integers(1, 600))
+@given(
+    st.integers(0, 10**12), st.sampled_from([2100, GPU_WEIGHT, 8 * GPU_WEIGHT]), st.integers(1, 600)
+)
 def test_what_is_affordable_is_the_most_that_is(left: int, weight: int, cover: int) -> None:
     price = affordable_price(left, weight, cover)
     assert rent(price, weight, cover) <= left
@@ -99,7 +101,7 @@ def test_what_it_bids_lasts_until_the_work_is_done(plan: PacingPlan, spent: int,
 def plan(budget: float, *, hours: float = 4, work: float = 4) -> PacingPlan:
     return PacingPlan(
         value=10 * CREDIT,
-        weight=56,
+        weight=GPU_WEIGHT,
         work_seconds=int(3600 * work),
         budget=int(budget * CREDIT),
         start=1_000,
@@ -129,7 +131,7 @@ def test_it_waits_for_cheap_hours_when_it_can() -> None:
         price = 8 * CREDIT if (n // 360) % 2 == 0 else CREDIT
         paced.round(price)
         if ran < paced.plan.work_seconds:
-            eager += rent(price, 56, 10)
+            eager += rent(price, GPU_WEIGHT, 10)
             ran += 10
     assert paced.ran == paced.plan.work_seconds
     assert paced.spent < eager // 2

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api.agent import Strategy
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.bidding.steady import sustainable_price
 from bidplane.core.bidding.strategy import PATIENCE_SECONDS, StrategyInput, offer
 
@@ -15,13 +16,15 @@ MINUTE = 60_000
 
 
 def wish(**changes: int) -> StrategyInput:
-    return msgspec.structs.replace(StrategyInput(value=VALUE, weight=56, since=0), **changes)
+    return msgspec.structs.replace(
+        StrategyInput(value=VALUE, weight=GPU_WEIGHT, since=0), **changes
+    )
 
 
 wishes = st.builds(
     StrategyInput,
     value=st.integers(1, 10**9),
-    weight=st.sampled_from([7, 28, 56, 448]),
+    weight=st.sampled_from([2100, 8400, GPU_WEIGHT, 8 * GPU_WEIGHT]),
     since=st.integers(0, 10**6),
     work_seconds=st.integers(1, 10_000),
     deadline=st.integers(0, 2 * 10**7),
@@ -41,7 +44,7 @@ def test_nobody_offers_more_than_it_is_worth(
     st.integers(0, 10**12),
     st.integers(0, 10**10),
     st.integers(0, 10**7),
-    st.lists(st.sampled_from([7, 28, 56, 448]), min_size=1, max_size=20),
+    st.lists(st.sampled_from([2100, 8400, GPU_WEIGHT, 8 * GPU_WEIGHT]), min_size=1, max_size=20),
 )
 def test_steady_work_costs_no_more_an_hour_than_the_wallet_has(
     balance: int, refill: int, since_refill: int, weights: list[int]
@@ -52,13 +55,17 @@ def test_steady_work_costs_no_more_an_hour_than_the_wallet_has(
     )
     accrued = min(refill, refill * since_refill // 3_600_000)
     if price > 1:
-        assert price * sum(weights) <= 56 * (balance + accrued)
-    assert (price + 1) * sum(weights) > 56 * (balance + accrued)
+        assert price * sum(weights) <= GPU_WEIGHT * (balance + accrued)
+    assert (price + 1) * sum(weights) > GPU_WEIGHT * (balance + accrued)
 
 
 def test_steady_offers_do_not_jump_at_a_refill() -> None:
-    before = sustainable_price(balance=500, refill=1000, since_refill=3_600_000, weight=56)
-    assert sustainable_price(balance=1500, refill=1000, since_refill=0, weight=56) == before == 1500
+    before = sustainable_price(balance=500, refill=1000, since_refill=3_600_000, weight=GPU_WEIGHT)
+    assert (
+        sustainable_price(balance=1500, refill=1000, since_refill=0, weight=GPU_WEIGHT)
+        == before
+        == 1500
+    )
 
 
 @given(wishes, st.lists(st.integers(0, 10**7), min_size=2, max_size=6))

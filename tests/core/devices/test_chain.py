@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from bidplane.core.devices.chain import chain_problem, fraction_share
+from bidplane.api.shape import LEAST_PART, PART_UNITS, parse_fraction, part_name, part_units
+from bidplane.core.devices.chain import chain_problem
 
 
 @pytest.mark.parametrize("sizes", [(8, 4, 2, 1), (3, 1), (1,)])
@@ -30,15 +31,20 @@ def test_any_other_chain_is_refused_with_the_size(sizes, problem):
 
 
 @pytest.mark.parametrize(
-    ("text", "share"), [("0.5", "1/2"), ("0.3", "1/2"), ("1/4", "1/4"), ("0.01", "1/8")]
+    ("text", "share"), [("0.5", "0.5"), ("0.3", "0.3"), ("1/4", "0.25"), ("1/3", "0.333")]
 )
-def test_a_fraction_is_rounded_up_to_a_share(text, share):
-    assert fraction_share(text) == share
+def test_a_fraction_is_a_share_by_its_name(text, share):
+    assert parse_fraction(text) == share
+    assert part_units(share) == part_units(text)
 
 
-@pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.5", "half", "1/0", ""])
-def test_what_is_no_fraction_of_a_gpu_is_refused(text):
-    with pytest.raises(ValueError, match="is not a fraction of a GPU"):
-        fraction_share(text)
-    with pytest.raises(ValueError, match="ask for 1 GPU, or for at most half"):
-        fraction_share("0.51")
+def test_every_part_has_a_name_that_says_its_size():
+    for units in range(LEAST_PART, PART_UNITS):
+        assert part_units(part_name(units)) == units
+
+
+@pytest.mark.parametrize("text", ["0", "1", "1.5", "-0.5", "half", "1/0", "", "0.009", "0.9999"])
+def test_what_is_no_part_of_a_gpu_is_refused(text):
+    with pytest.raises(ValueError, match=r"must be at least 0\.01 and less than 1"):
+        parse_fraction(text)
+    assert part_units(text) is None

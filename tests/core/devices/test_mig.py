@@ -46,25 +46,25 @@ def test_a_part_costs_the_greater_of_its_compute_and_its_memory() -> None:
     weight = weights(80)
     assert weight["7g.80gb"] == GPU_WEIGHT
     assert weight["3g.40gb"] == GPU_WEIGHT // 2  # memory
-    assert weight["4g.40gb"] == 32  # compute: four sevenths
-    assert weight["1g.10gb"] == 8
-    assert weight["1g.20gb"] == 14
+    assert weight["4g.40gb"] == 9600  # compute: four sevenths
+    assert weight["1g.10gb"] == 2400
+    assert weight["1g.20gb"] == GPU_WEIGHT // 4
 
 
 def test_the_parts_of_a_gpu_cost_hardly_more_than_the_whole() -> None:
     weight = weights(80)
     for state in states(BASE):
         total = sum(weight[slot.profile] for slot in state)
-        assert total <= GPU_WEIGHT + 4  # 4g beside 3g: compute of one, memory of the other
+        assert total <= GPU_WEIGHT + 1200  # 4g beside 3g: compute of one, memory of the other
 
 
 def test_a_geometry_becomes_leaves_with_their_own_counts() -> None:
     cut = [Slot("3g.40gb", 4), Slot("2g.20gb", 0), Slot("1g.10gb", 2), Slot("1g.10gb", 3)]
     found = leaves(cut, 80)
     assert [(leaf.name, leaf.per_gpu, leaf.weight) for leaf in found] == [
-        ("3g.40gb", 1, 28),
-        ("2g.20gb", 1, 16),
-        ("1g.10gb", 2, 8),
+        ("3g.40gb", 1, 8400),
+        ("2g.20gb", 1, 4800),
+        ("1g.10gb", 2, 2400),
     ]
     assert not any(leaf.in_chain for leaf in found)
 

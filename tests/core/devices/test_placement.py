@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import Block
 from bidplane.core.devices.placement import PlacementError, Shelf, place
 from bidplane.core.market.clearing.capacity import Room
@@ -65,7 +66,7 @@ def test_of_two_the_higher_ranked_waits_less() -> None:
     shelves = [Shelf("d0", ("0/0",), {"old": ("0/1",)})]
     seats = place(shelves, [("higher", Block(1)), ("lower", Block(1))])
     assert seats["higher"].taken_from == {}
-    assert seats["lower"].taken_from == {"old": 56}
+    assert seats["lower"].taken_from == {"old": GPU_WEIGHT}
 
 
 def test_a_broken_promise_is_an_error() -> None:

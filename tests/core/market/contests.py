@@ -9,7 +9,8 @@ from typing import NamedTuple
 import msgspec
 from hypothesis import strategies as st
 
-from bidplane.core.devices.chain import CHAIN, EIGHTHS, FRACTIONS, Block, Chain, Leaf
+from bidplane.core.devices import ranges
+from bidplane.core.devices.chain import CHAIN, FRACTIONS, PARTS, Block, Chain, Leaf
 from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.greedy import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
@@ -96,7 +97,7 @@ def contests(
     return Room(free, leaves=leaves, chain=chain), field
 
 
-_SHARES = [(4, "1/2"), (2, "1/4"), (1, "1/8")]
+_SHARES = [(1200, "0.5"), (720, "0.3"), (300, "0.125")]
 
 
 @st.composite
@@ -134,10 +135,11 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             cut = {}
             if shared and kept and draw(st.booleans()):
                 device, kept = kept[0], kept[1:]
-                left = list(range(8))
+                left = ranges.WHOLE
                 for units, share in draw(st.lists(st.sampled_from(_SHARES), max_size=3)):
-                    if units > len(left):
+                    if units > ranges.size_of(left):
                         continue
+                    taken, left = ranges.take(left, units)
                     price = draw(prices)
                     incumbents.append(
                         Incumbent(
@@ -152,12 +154,12 @@ def rounds(draw: st.DrawFn) -> RoundInput:
                             reserve=draw(st.integers(1, price)),
                             compensation=draw(st.integers(0, 40)),
                             share=share,
-                            places=(tuple(left[:units]),),
+                            places=(taken,),
                         )
                     )
-                    left = left[units:]
                 # Some of it may be held by a lease that drains.
-                cut[device] = {EIGHTHS: tuple(left[draw(st.integers(0, 2)) :])}
+                drains = min(ranges.size_of(left), draw(st.sampled_from([0, 0, 300, 450])))
+                cut[device] = {PARTS: ranges.take(left, drains)[1]}
             domains.append(Domain(name=f"{lot}-{name}", size=size, free=tuple(kept), cut=cut))
         base = draw(st.integers(1, 4)) * FLOOR
         lots.append(
@@ -184,7 +186,7 @@ def rounds(draw: st.DrawFn) -> RoundInput:
             hold={name: draw(st.integers(1, 60)) for name in names},
             blocks=draw(st.sampled_from([1, 1, 2])),
             spread=draw(st.sampled_from([False, False, True])),
-            share=draw(st.sampled_from(["", "", "", "1/2", "1/2", "1/8"])),
+            share=draw(st.sampled_from(["", "", "", "1/2", "0.5", "0.4", "0.3", "1/8"])),
             whole_domain=draw(st.sampled_from([False, False, True])),
         )
         for i in range(draw(st.integers(0, 8)))
@@ -210,8 +212,11 @@ def rounds(draw: st.DrawFn) -> RoundInput:
 
 # Parts of GPUs, packed by trying everything
 
-MIG = (Leaf("3g", 1, 28, in_chain=False, starts=(4,), span=4), Leaf("1g", 2, 8, False, (0, 2), 1))
-_UNITS = {"1/2": 4, "1/4": 2, "1/8": 1}
+MIG = (
+    Leaf("3g", 1, 8400, in_chain=False, starts=(4,), span=4),
+    Leaf("1g", 2, 2400, False, (0, 2), 1),
+)
+_UNITS = {"0.5": 1200, "0.25": 600, "0.125": 300, "0.0625": 150, "0.031": 75, "0.0104": 25}
 
 
 class Parted(NamedTuple):
@@ -273,7 +278,7 @@ def _packs_parts(
         if n < need:
             continue
         left = tuple(sorted((*whole[:i], n - need, *whole[i + 1 :])))
-        fresh = {leaf.kind: 8 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
+        fresh = {leaf.kind: 2400 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
         opened = (*cut, tuple(sorted(fresh.items()))) if share else cut
         if share:  # a GPU is opened, and the part is then cut from it
             if _packs_parts(left, tuple(sorted(opened)), asked, leaves):
@@ -281,7 +286,7 @@ def _packs_parts(
         elif _packs_parts(left, cut, rest, leaves):
             return True
     if share:
-        kind, units = (EIGHTHS, _UNITS[share]) if share in _UNITS else (share, 1)
+        kind, units = (PARTS, _UNITS[share]) if share in _UNITS else (share, 1)
         for i, gpu in enumerate(cut):
             have = dict(gpu)
             if have.get(kind, 0) >= units:
@@ -305,7 +310,7 @@ def parted(draw: st.DrawFn) -> tuple[Parted, list[Contestant]]:
         field.append(Contestant(f"c{len(field)}", block, price, weight, tie, FLOOR))
 
     for g in range(draw(st.integers(0, 2))):
-        left = {leaf.kind: 8 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
+        left = {leaf.kind: 2400 if leaf.in_chain else leaf.per_gpu for leaf in leaves}
         for leaf in draw(st.lists(st.sampled_from(leaves), max_size=2)):
             units = leaf.units
             if left[leaf.kind] >= units:

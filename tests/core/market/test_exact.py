@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import CHAIN, FRACTIONS, Block, weight_of
 from bidplane.core.market.clearing import exact
 from bidplane.core.market.clearing.capacity import Room
@@ -180,7 +181,7 @@ def mixed_fleet(seed: int) -> tuple[Room, list[Contestant]]:
     field = [
         Contestant(
             f"b{i:02}",
-            dice.choices(shapes, (20, 15, 15, 20, 10, 10, 10))[0],
+            dice.choices(shapes, (20, 15, 15, 20, 10, 10, 10, 0, 0, 0))[0],
             int(1_000_000 * dice.lognormvariate(0.6, 0.7)) + 300_000,
             ONE,
             i,
@@ -203,7 +204,9 @@ def test_small_mixed_fleets_reach_the_optimum() -> None:
             continue
 
         def value(accepted: list[Contestant]) -> float:
-            return sum(c.price * weight_of(c.block, FRACTIONS) for c in accepted) / 56e6
+            return sum(c.price * weight_of(c.block, FRACTIONS) for c in accepted) / (
+                1e6 * GPU_WEIGHT
+            )
 
         assert value(outcome.accepted) == pytest.approx(best, rel=1e-6), f"seed {seed}"
         greedy.append(value(clear(room, field).accepted) / best)

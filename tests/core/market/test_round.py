@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
-from bidplane.core.devices.chain import EIGHTHS, FRACTIONS, block_size
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.devices import ranges
+from bidplane.core.devices.chain import FRACTIONS, PARTS, block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -29,11 +31,11 @@ from .contests import rounds
 def test_nothing_is_sold_twice(given: RoundInput) -> None:
     result = clear_round(given)
     displaced = {d.lease for d in result.displaced}
-    for_sale: set[tuple[str, int]] = set()  # each eighth of each device
+    for_sale: set[tuple[str, int]] = set()  # each step of each device
     for found in given.lots:
         for domain in found.domains:
-            for_sale |= {(device, n) for device in domain.free for n in range(8)}
-            for_sale |= {(d, n) for d, kinds in domain.cut.items() for n in kinds[EIGHTHS]}
+            for_sale |= {(device, n) for device in domain.free for n in steps(ranges.WHOLE)}
+            for_sale |= {(d, n) for d, kinds in domain.cut.items() for n in steps(kinds[PARTS])}
     for_sale |= {slot for i in given.incumbents for slot in slots(i)}
     held = [slot for i in given.incumbents if i.id not in displaced for slot in slots(i)]
     held += [slot for won in result.won for slot in slots(won)]
@@ -42,8 +44,13 @@ def test_nothing_is_sold_twice(given: RoundInput) -> None:
 
 
 def slots(holder: Incumbent | Won) -> list[tuple[str, int]]:
-    places = holder.places or [tuple(range(8))] * len(holder.devices)
-    return [(d, n) for d, found in zip(holder.devices, places, strict=True) for n in found]
+    places = holder.places or [ranges.WHOLE] * len(holder.devices)
+    return [(d, n) for d, found in zip(holder.devices, places, strict=True) for n in steps(found)]
+
+
+def steps(held: ranges.Ranges) -> range | list[int]:
+    """Every twentieth of a GPU, which is what all parts here begin and end at."""
+    return [n for start, end in ranges.pairs(held) for n in range(start, end, 60)]
 
 
 @settings(max_examples=300, deadline=None)
@@ -70,7 +77,7 @@ def test_prices_are_between_reserve_and_bid(given: RoundInput) -> None:
         assert won.gpus == len(won.devices)
         if ask.share:
             assert won.gpus == ask.gpus * ask.blocks
-            assert won.weight == won.gpus * {"1/2": 28, "1/8": 7}[won.share]
+            assert won.weight == won.gpus * round(GPU_WEIGHT * float(won.share))
         elif ask.spread:
             assert won.gpus == ask.gpus
         elif ask.whole_domain:
@@ -169,10 +176,10 @@ def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> No
         )
         for win in result.won
     ]
-    taken: dict[str, set[int]] = {}
+    taken: dict[str, ranges.Ranges] = {}
     for win in result.won:
         for device, places in zip(win.devices, win.places, strict=False):
-            taken.setdefault(device, set()).update(places)
+            taken[device] = ranges.union((taken.get(device, ()), places))
     lots = tuple(
         msgspec.structs.replace(
             lot,
@@ -183,10 +190,9 @@ def test_what_was_just_won_is_not_lost_to_the_same_bids(given: RoundInput) -> No
                     free=tuple(x for x in d.free if x not in sold),
                     cut={
                         device: {
-                            EIGHTHS: tuple(
-                                n
-                                for n in d.cut.get(device, {}).get(EIGHTHS, range(8))
-                                if n not in taken.get(device, ())
+                            PARTS: ranges.minus(
+                                d.cut.get(device, {}).get(PARTS, ranges.WHOLE),
+                                taken.get(device, ()),
                             )
                         }
                         for device in {*d.cut, *(x for x in d.free if x in taken)}

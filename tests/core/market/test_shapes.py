@@ -6,7 +6,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bidplane.core.devices.chain import EIGHTHS, FRACTIONS, Block, Chain, Leaf
+from bidplane.api.money import GPU_WEIGHT
+from bidplane.core.devices.chain import FRACTIONS, PARTS, Block, Chain, Leaf
 from bidplane.core.devices.placement import Parting, Shelf, place
 from bidplane.core.market.clearing.capacity import Room
 
@@ -46,15 +47,15 @@ class Fleet(msgspec.Struct, frozen=True):
 
 
 def places(parts: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    return {kind: tuple(range(n)) for kind, n in parts.items()}
+    return {kind: (0, n) if kind == PARTS else tuple(range(n)) for kind, n in parts.items()}
 
 
 def units(leaf: Leaf) -> tuple[str, int]:
-    return (EIGHTHS, 8 // leaf.per_gpu) if leaf.in_chain else (leaf.name, 1)
+    return (PARTS, 2400 // leaf.per_gpu) if leaf.in_chain else (leaf.name, 1)
 
 
 def fresh(leaves: tuple[Leaf, ...]) -> dict[str, int]:
-    return {EIGHTHS: 8} if leaves[0].in_chain else {leaf.name: leaf.per_gpu for leaf in leaves}
+    return {PARTS: 2400} if leaves[0].in_chain else {leaf.name: leaf.per_gpu for leaf in leaves}
 
 
 def packs(fleet: Fleet, blocks: list[Block]) -> bool:
@@ -110,7 +111,7 @@ def loads(draw: st.DrawFn) -> tuple[Fleet, list[Block]]:
     sizes = [size for size in chain if size <= 5]
     whole = tuple(draw(st.lists(st.integers(0, 5), min_size=1, max_size=3)))
     if leaves is FRACTIONS:
-        cut = tuple({EIGHTHS: n} for n in draw(st.lists(st.integers(0, 7), max_size=2)))
+        cut = tuple({PARTS: n} for n in draw(st.lists(st.integers(0, 2399), max_size=2)))
     else:
         have = st.fixed_dictionaries({"3g.40gb": st.integers(0, 2), "1g.10gb": st.integers(0, 1)})
         cut = tuple(draw(st.lists(have, max_size=2)))
@@ -190,17 +191,17 @@ def test_every_subset_of_what_fits_fits(
 
 
 def places_of(**eighths: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    return {device: places({EIGHTHS: n}) for device, n in eighths.items()}
+    return {device: places({PARTS: 300 * n}) for device, n in eighths.items()}
 
 
 def test_a_share_waits_for_nobody_while_something_is_free() -> None:
-    parted = {"x": [Parting("gone", EIGHTHS, (4, 5, 6, 7))]}
+    parted = {"x": [Parting("gone", PARTS, (1200, 2400))]}
     shelf = Shelf("d0", (), {}, places_of(x=2, y=3), parted)
     asks = [("a", Block(0, share="1/2")), ("b", Block(0, share="1/4"))]
     seats = place([shelf], asks, FRACTIONS)
     # The half must wait for two of the four eighths; the quarter need not.
-    assert (seats["a"].devices, seats["a"].places) == (("x",), ((0, 1, 4, 5),))
-    assert seats["a"].taken_from == {"gone": 14}
+    assert (seats["a"].devices, seats["a"].places) == (("x",), ((0, 600, 1200, 1800),))
+    assert seats["a"].taken_from == {"gone": GPU_WEIGHT // 4}
     assert (seats["b"].devices, seats["b"].taken_from) == (("y",), {})
 
 

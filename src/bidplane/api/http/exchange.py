@@ -32,7 +32,7 @@ class PoolPrice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     leased: int
     list_price: str = ""  # a bid that names no price offers its agent's priority times this
     instant: str = ""  # what one GPU costs without waiting for a round; "" when none is kept
-    # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour. A class
+    # By class ("8", "1", "0.5", "1g.10gb"): what one more would have cost, per GPU-hour. A class
     # that is not there could not be had at any price.
     classes: dict[str, str] = {}
     stay: str = ""  # the most that a running lease pays to stay
@@ -157,7 +157,7 @@ class OrderRequest(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     pool: str
     max_price: str
     key: str  # the caller's: asking twice with one buys once
-    share: str = ""  # "1/2", "1/4", "1/8", or a MIG profile, where the pool divides
+    share: str = ""  # "0.3", or a MIG profile, where the pool sells parts
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

@@ -42,7 +42,7 @@ class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
     health: str = "ok"
     agent: str = ""
     lease: str = ""
-    share: str = ""  # of the device, if not all of it: 1/2, or a MIG profile
+    share: str = ""  # of the device, if not all of it: 0.3, or a MIG profile
     phase: str = ""
     pod: str = ""  # as its agent calls it: NAMESPACE/NAME
     price: str = ""  # credits per GPU-hour

@@ -20,13 +20,11 @@ from bidplane.api.kinds import AGENT, BID, POD, POOL, Kind, Object
 from bidplane.api.money import parse_credits, parse_price
 from bidplane.api.pool import Divides
 from bidplane.api.reading import IdentityCache
-from bidplane.api.shape import MOST_BLOCKS, MOST_GPUS
+from bidplane.api.shape import MOST_BLOCKS, MOST_GPUS, parse_fraction
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import annotations as annotations_of
-from bidplane.core.devices.chain import FRACTIONS, fraction_share
 from bidplane.core.hosting import references
 from bidplane.core.leases import holders
-from bidplane.wire.quantity import of_bytes
 
 # Fields of a Bid for GPUs anywhere in one machine, the best linked ones first.
 IN_ONE_MACHINE: dict[str, Any] = {"oneNode": True, "spread": True}
@@ -41,7 +39,7 @@ class PodAsk(msgspec.Struct, frozen=True):
     gpus: int  # whole ones; or 1, of a share
     max_price: str  # "" takes the agent's
     pool: str
-    share: str = ""  # a part of one GPU: "1/2", or a MIG profile
+    share: str = ""  # a part of one GPU: "0.3", or a MIG profile
     memory: int = 0  # or so many MiB of one, whatever part that is of it
     gang: str = ""  # the pods of one gang are bid for, won and bound together
     gang_size: int = 1
@@ -145,24 +143,6 @@ def _gang_size(annotations: Object) -> int:
     return size
 
 
-def memory_choices(amount: int) -> list[dict[str, Any]]:
-    """
-    Return the choices of a bid for so many bytes of a GPU's memory.
-
-    Of each GPU it is the smallest part that has them, and all of one of which they are more than
-    half. A GPU fits exactly one choice, so that none is bought too large.
-    """
-    memory = "device.capacity[device.driver].memory"
-    choices = []
-    upper_bound = ""
-    for leaf in (*reversed(FRACTIONS), None):
-        least = of_bytes(amount * (leaf.per_gpu if leaf else 1))
-        selector = f'has({memory}) && {memory}.compareTo(quantity("{least}")) >= 0{upper_bound}'
-        choices.append({"gpus": 1, "selector": selector, **({"share": leaf.name} if leaf else {})})
-        upper_bound = f' && {memory}.compareTo(quantity("{least}")) < 0'
-    return choices
-
-
 def _read_gpus(pod: Object) -> tuple[int, str, int]:
     """
     Return the whole GPUs, the share, or the MiB that a pod asks for; one of the three.
@@ -197,7 +177,7 @@ def _read_gpus(pod: Object) -> tuple[int, str, int]:
         return 1, "", int(memory)
     if fraction is not None:
         try:
-            return 1, fraction_share(fraction), 0
+            return 1, parse_fraction(fraction), 0
         except ValueError as error:
             raise ValueError(f"metadata.annotations[{labels.GPU_FRACTION}]: {error}") from None
     for profile, count in parts.items():

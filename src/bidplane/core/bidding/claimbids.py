@@ -59,11 +59,14 @@ def as_bid(claim: Claim, classes: Mapping[str, Object]) -> dict[str, Any] | None
         return None
     bid_choices = [bid, *bid.get("otherwise", ())]
     # Parts of GPUs and whole domains are not sold by the machine.
-    if any("share" in choice or "wholeDomain" in choice for choice in bid_choices):
+    if any(not _INDIVISIBLE.isdisjoint(choice) for choice in bid_choices):
         return None
     alternatives = [{**choice, "oneNode": True} for choice in bid.pop("otherwise", ())]
     joint = {**bid, "oneNode": True, "beside": beside}
     return {**joint, "otherwise": alternatives} if alternatives else joint
+
+
+_INDIVISIBLE = frozenset({"share", "memory", "wholeDomain"})  # which are sold by themselves
 
 
 def _is_priced(request: DeviceRequest) -> bool:
@@ -108,7 +111,7 @@ def _join_needs(needs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None
     if not also:
         return first
     # A part of a GPU is sold by itself, and so is all of a domain.
-    indivisible = any("share" in need or "wholeDomain" in need for need in sold)
+    indivisible = any(not _INDIVISIBLE.isdisjoint(need) for need in sold)
     # `oneNode` is a field of the whole bid.
     also = [{key: value for key, value in need.items() if key != "oneNode"} for need in also]
     return None if indivisible else {**first, "also": also, "oneNode": True}

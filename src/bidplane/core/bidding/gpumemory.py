@@ -1,8 +1,9 @@
 """
 Claims for an amount of a GPU's memory (consumable capacity), as parts that the market sells.
 
-An amount of memory becomes a bid for the smallest part that has it, ⅛, ¼, ½ or a whole GPU, on any
-GPU. A claim that cannot be sold like that is refused with what to write instead.
+An amount of memory becomes a bid for as much of a GPU as has it; how much that is depends on the
+GPU, so the round works it out (`market.shapes`). A claim that cannot be sold like that is refused
+with what to write instead.
 """
 
 from __future__ import annotations
@@ -14,12 +15,10 @@ from typing import Any
 
 from bidplane.api import labels
 from bidplane.api.bid import BidReason
-from bidplane.core.bidding.asks import memory_choices
 from bidplane.core.devices.claims.model import Claim, ClaimError, DeviceRequest
 from bidplane.wire.quantity import of_bytes
 
 MEMORY = "memory"  # the capacity that is sold
-_CHOICES_MOST = 2  # each becomes four choices of a bid, which may have eight
 # What a part publishes and what the market publishes of its whole GPU differ in these fields.
 _DIFFERS = re.compile(r"(?<![\w.])device\s*\.\s*(capacity|allowMultipleAllocations)\b")
 
@@ -64,11 +63,6 @@ def _choices(claim: Claim) -> Iterator[dict[str, Any]]:
             " devices in another pod; or remove capacity, to claim whole GPUs"
         )
     (requests,) = claim.requests
-    if len(requests) > _CHOICES_MOST:
-        raise ClaimError(
-            f"{claim_name}: firstAvailable has {len(requests)} choices; for parts of a GPU it may"
-            f" have at most {_CHOICES_MOST}"
-        )
     for request in requests:
         _check(f"{claim_name}, request {request.full_name}", request)
         match = [
@@ -76,10 +70,13 @@ def _choices(claim: Claim) -> Iterator[dict[str, Any]]:
             for attribute in claim.alike_in(request)
             if attribute != labels.LINK_DOMAIN_ATTRIBUTE
         ]
-        for choice in memory_choices(_amount(request)):
-            selectors = [f"({source})" for source in request.selectors]
-            choice["selector"] = " && ".join([*selectors, choice["selector"]])
-            yield {**choice, **({"matchAttribute": match} if match else {})}
+        selectors = [f"({source})" for source in request.selectors]
+        yield {
+            "gpus": 1,
+            "memory": of_bytes(_amount(request)),
+            **({"selector": " && ".join(selectors)} if selectors else {}),
+            **({"matchAttribute": match} if match else {}),
+        }
 
 
 def _check(field_path: str, request: DeviceRequest) -> None:

@@ -31,7 +31,7 @@ class PacingPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The plan of a work: its value, size, budget and deadline. The agent sets it once."""
 
     value: int  # of a GPU-hour: the most it is worth, micro-credits
-    weight: int  # 56ths of a GPU
+    weight: int  # of `GPU_WEIGHT`
     work_seconds: int  # that it must run in all
     budget: int  # micro-credits for all of it
     start: int  # milliseconds

@@ -20,8 +20,7 @@ def sustainable_price(*, balance: int, refill: int, since_refill: int, weight: i
     Return the price per GPU-hour at which the wallet lasts for an hour, at least one micro-credit.
 
     `balance`: all that the wallet has, held or not. `since_refill`: milliseconds; as much of the
-    next refill counts already, so that offers do not jump each hour. `weight`: of all the work, in
-    56ths of a GPU.
+    next refill counts already, so that offers do not jump each hour. `weight`: of all the work.
     """
     accrued = refill * min(since_refill, HOUR_MILLISECONDS) // HOUR_MILLISECONDS
     return max(1, (balance + accrued) * GPU_WEIGHT // max(1, weight))

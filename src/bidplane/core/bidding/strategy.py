@@ -28,7 +28,7 @@ FIRST_PART = 4  # of the value, a quarter, is what waiting bids begin with
 
 class StrategyInput(msgspec.Struct, frozen=True, kw_only=True):
     value: int  # of a GPU-hour, micro-credits
-    weight: int  # 56ths of a GPU
+    weight: int  # of `GPU_WEIGHT`
     since: int  # milliseconds: when it began to wait
     work_seconds: int = 3600
     deadline: int = 0  # milliseconds; 0 is none

@@ -2,13 +2,14 @@
 The division of GPUs for sale: the chain of block sizes, and the parts of one GPU.
 
 Each size of a chain divides the one before. That makes counting exact where packing would be needed
-otherwise (see `market.room`). Each pool says which sizes it sells; the default is 8|4|2|1.
+otherwise (see `market.clearing.capacity`). Each pool says which sizes it sells; the default is
+8|4|2|1. Below one GPU a pool sells parts of any size, or MIG instances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fractions import Fraction
+from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -16,45 +17,66 @@ import msgspec
 
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.api.pool import CHAIN as CHAIN
+from bidplane.api.shape import PART_UNITS, part_name, part_units
+from bidplane.core.devices.ranges import WHOLE
 
 Chain: TypeAlias = tuple[int, ...]  # block sizes, the largest first; each divides the one before
-EIGHTHS = "eighths"
+PARTS = "parts"  # the kind by which a GPU is counted that is sold in parts of any size
 
 
 class Leaf(msgspec.Struct, frozen=True):
     """A part of a GPU that is sold by itself."""
 
-    name: str  # "1/2", or a MIG profile
+    name: str  # "0.3", or a MIG profile
     per_gpu: int  # how many there are on one GPU
-    weight: int  # of its price, in 56ths of a GPU: eighths and sevenths are both whole
-    in_chain: bool = True  # each divides the one before; a MIG profile stands alone
+    weight: int  # of its price, of `GPU_WEIGHT`
+    in_chain: bool = True  # of any size; a MIG profile stands alone
     starts: tuple[int, ...] = ()  # of a MIG profile: where on the GPU its instances begin
     span: int = 0  # of a MIG profile: how many memory slices one takes
+    size: int = 0  # of a part that is no MIG instance: its units
 
     @property
     def kind(self) -> str:
-        """The name that a cut GPU counts this leaf by: a chain's leaves all count as eighths."""
-        return EIGHTHS if self.in_chain else self.name
+        """The name that a cut GPU counts this leaf by: parts of any size are counted together."""
+        return PARTS if self.in_chain else self.name
 
     @property
     def units(self) -> int:
         """The number of units of its kind that one instance takes."""
-        return UNITS // self.per_gpu if self.in_chain else 1
+        return self.size if self.in_chain else 1
 
     def slots(self, places: Iterable[int]) -> tuple[int, ...]:
-        """Return the eighths, or memory slices, that an instance at `places` occupies."""
-        if self.in_chain:
-            return tuple(places)
+        """Return the memory slices that MIG instances which start at `places` occupy."""
         return tuple(at for start in places for at in range(start, start + self.span))
 
 
-UNITS = 8  # parts of one GPU that a lease can name: eighths, or MIG's memory slices
-FRACTIONS = (Leaf("1/2", 2, 28), Leaf("1/4", 4, 14), Leaf("1/8", 8, 7))
+SLICES = 8  # memory slices of a GPU, which MIG instances are placed by
+UNIT_WEIGHT = GPU_WEIGHT // PART_UNITS
+
+
+def _part(units: int) -> Leaf:
+    return Leaf(part_name(units), PART_UNITS // units, UNIT_WEIGHT * units, size=units)
+
+
+# What a pool sells that divides its GPUs into parts: halves down to 32nds, and the least part. Each
+# divides the one before. A part of another size is counted by these (`market.clearing.capacity`).
+FRACTIONS = tuple(_part(PART_UNITS // per_gpu) for per_gpu in (2, 4, 8, 16, 32, 96))
+
+
+@lru_cache(maxsize=4096)
+def leaf_of(share: str, leaves: tuple[Leaf, ...]) -> Leaf | None:
+    """Return the leaf that a share is, where these are sold; None if it is not sold."""
+    units = part_units(share)
+    if units is None:
+        return next((leaf for leaf in leaves if leaf.name == share and not leaf.in_chain), None)
+    if not any(leaf.in_chain for leaf in leaves):
+        return None
+    return _part(units)
 
 
 def uncut(leaves: Iterable[Leaf]) -> dict[str, tuple[int, ...]]:
     """Return the free places, by kind, of a GPU that is about to be cut."""
-    return {leaf.kind: tuple(range(UNITS)) if leaf.in_chain else leaf.starts for leaf in leaves}
+    return {leaf.kind: WHOLE if leaf.in_chain else leaf.starts for leaf in leaves}
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -68,6 +90,11 @@ class Block(msgspec.Struct, frozen=True):
     seats: tuple[tuple[str, int], ...] = ()  # pinned in several containers: how much of each
 
     @property
+    def units(self) -> int:
+        """The size of a part, of `PART_UNITS`; 0 of a MIG instance and of whole GPUs."""
+        return part_units(self.share) or 0 if self.share else 0
+
+    @property
     def is_pinned(self) -> bool:
         return bool(self.domain or self.seats)
 
@@ -78,31 +105,13 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def weight_of(block: Block, leaves: Iterable[Leaf]) -> int:
-    """Return the part of a price per GPU-hour that a movable block costs, in 56ths."""
+    """Return the part of a price per GPU-hour that a movable block costs."""
+    if block.units:
+        return UNIT_WEIGHT * block.units * block.count
     for leaf in leaves:
         if leaf.name == block.share:
             return leaf.weight * block.count
     return GPU_WEIGHT * block.gpus
-
-
-def fraction_share(text: str) -> str:
-    """
-    Return the share that a fraction of a GPU is sold as, rounded up: "1/2" for "0.5" and "0.3".
-
-    Raises ValueError for text that is not a fraction of one GPU.
-    """
-    try:
-        fraction = Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        fraction = Fraction(0)
-    if not 0 < fraction < 1:
-        raise ValueError(f'{text!r} is not a fraction of a GPU: write one such as "0.5"')
-    for leaf in reversed(FRACTIONS):
-        if fraction <= Fraction(1, leaf.per_gpu):
-            return leaf.name
-    raise ValueError(
-        f"{text!r} of a GPU is sold as a whole one: ask for 1 GPU, or for at most half"
-    )
 
 
 def chain_problem(sizes: Sequence[int]) -> str | None:

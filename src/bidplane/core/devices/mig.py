@@ -111,7 +111,7 @@ def problem(geometry: Sequence[Slot], card: Card) -> str:
 
 def weights(card: Card) -> dict[str, int]:
     """
-    Return the part of a GPU's price that each profile costs, in 56ths.
+    Return the part of a GPU's price that each profile costs.
 
     It is the greater of the profile's compute share and its memory share.
     """

@@ -117,20 +117,20 @@ def published(device: DeviceRef, slices: Iterable[Object]) -> Object | None:
 
 
 def _is_instance(device: DeviceRef) -> bool:
-    """
-    Return whether a device is a MIG instance: a share is a profile, or a fraction such as 1/2.
-    """
-    return bool(device.share) and "/" not in device.share
+    """Return whether a device is a MIG instance: a share is a profile, or a part such as 0.3."""
+    return bool(device.share) and not device.is_part
 
 
 def shown_name(device: DeviceRef) -> str:
     """
-    Return a leased device's name in its agent's plane; a part's has its profile and its start.
+    Return a leased device's name in its agent's plane; a part's has its size or profile, and where
+    it starts.
     """
     if not device.share:
         return device.name
     share = re.sub(r"[^a-z0-9]+", "-", device.share)
-    return f"{device.name}-{share}-{device.slots[0]}"
+    start = device.units[0] if device.units else device.slots[0]
+    return f"{device.name}-{share}-{start}"
 
 
 _Place = tuple[str, str, str, str, int]  # driver, pool, the GPU's name, profile, start

@@ -5,19 +5,21 @@ Clearing guarantees that the winners fit, so placement cannot fail: blocks go la
 while blocks of one size are placed any domain with room will do (each takes exactly one block of
 that size from the count). That freedom keeps the wait short: devices that are free now come before
 devices that a displaced lease must leave first; then comes the tightest domain, so that large
-blocks stay whole. Shares of a GPU come last: on the fullest GPU that is cut already, and only if
-none has room is another one cut.
+blocks stay whole. Shares of a GPU come last, the larger first: on the fullest GPU that is cut
+already, and only if none has room is another one cut.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.devices.chain import Block, Leaf, uncut
+from bidplane.core.devices.chain import PARTS, UNIT_WEIGHT, Block, Leaf, leaf_of, uncut
+from bidplane.core.devices.ranges import Ranges, pairs, union
 
 
 class PlacementError(Exception):
@@ -38,7 +40,7 @@ class Shelf(msgspec.Struct, frozen=True):
     domain: str
     free: tuple[str, ...]
     leaving: Mapping[str, tuple[str, ...]] = {}  # by displaced lease
-    # By cut device and kind, its free places: eighths, or starts of a profile.
+    # By cut device and kind, its free places: units (`ranges`), or starts of a profile.
     cut: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
     parted: Mapping[str, Sequence[Parting]] = {}  # by cut device
 
@@ -48,9 +50,9 @@ class Seat(msgspec.Struct, frozen=True):
 
     domain: str  # the first, if it is a gang's
     devices: tuple[str, ...]  # of a gang, block after block
-    taken_from: dict[str, int] = {}  # by displaced lease: how much of it, in 56ths of a GPU
+    taken_from: dict[str, int] = {}  # by displaced lease: how much of it, by weight
     domains: tuple[str, ...] = ()  # all of a gang's, one per block; () when it is one
-    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: eighths, or a start
+    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: units, or a start
     parts: tuple[int, ...] = ()  # of a gang, how many devices each block has
 
 
@@ -73,10 +75,16 @@ def place(
         parts.setdefault(winner, []).append(best.take(size))
     rank = {leaf.name: n for n, leaf in enumerate(leaves)}
     shared = [(id, block) for id, block in winners if block.share]
-    for winner, block in sorted(shared, key=lambda item: rank[item[1].share]):
-        leaf = leaves[rank[block.share]]
-        for _ in range(block.count):
-            parts.setdefault(winner, []).append(_place_share(stock.values(), leaf, leaves, winner))
+    # What is sent to a certain GPU has its place there before others choose.
+    shared.sort(key=lambda item: (not item[1].seats, -item[1].units, rank.get(item[1].share, 0)))
+    for winner, block in shared:
+        leaf = leaf_of(block.share, leaves)
+        if leaf is None:
+            raise PlacementError(f"{winner} has won {block.share}, which is not sold there")
+        containers = [container for container, _ in block.seats] or [""] * block.count
+        for container in containers:
+            seat = _place_share(stock.values(), leaf, leaves, winner, container)
+            parts.setdefault(winner, []).append(seat)
     return {winner: joined(seats) for winner, seats in parts.items()}
 
 
@@ -92,6 +100,11 @@ def take_pinned(
         for winner, block in winners
     }
     return [stocks[s.domain].rest(s) if s.domain in stocks else s for s in shelves], seats
+
+
+def part_of(device: str, kind: str) -> str:
+    """The container that a cut device is, for one kind of part."""
+    return f"{device}#{kind}"
 
 
 def sizes_of(block: Block) -> Iterator[int]:
@@ -128,53 +141,94 @@ def _best_domain(stocks: Iterable[FreeDevices], size: int, winner: str) -> FreeD
 
 
 def _place_share(
-    stocks: Iterable[FreeDevices], leaf: Leaf, leaves: tuple[Leaf, ...], winner: str
+    stocks: Iterable[FreeDevices],
+    leaf: Leaf,
+    leaves: tuple[Leaf, ...],
+    winner: str,
+    container: str = "",
 ) -> Seat:
     """
     Return the seat of one share: free places first, on the fullest cut GPU; else cut another GPU.
+
+    `container`: the cut GPU that it is sent to, if to a certain one.
     """
     stocks = list(stocks)
     cut_candidates = [
-        (max(0, leaf.units - parts.count_free), len(parts.places), device, stock)
+        (max(0, leaf.units - parts.count_free), parts.count, device, stock)
         for stock in stocks
         for (device, kind), parts in stock.cut.items()
-        if kind == leaf.kind and len(parts.places) >= leaf.units
+        if kind == leaf.kind and parts.count >= leaf.units
+        if not container or container == part_of(device, kind)
     ]
     if cut_candidates:
         _, _, device, stock = min(cut_candidates, key=lambda item: item[:3])
+    elif container:
+        raise PlacementError(f"{container} has no room left for {winner}")
     else:
         stock = _best_domain(stocks, 1, winner)
         seat = stock.take(1)
         (device,) = seat.devices
         lease = next(iter(seat.taken_from), "")
         for kind, places in uncut(leaves).items():
-            stock.cut[device, kind] = Parts([(place, lease) for place in places])
-    taken_places = stock.cut[device, leaf.kind].take(leaf.units)
+            stock.cut[device, kind] = Parts([Stretch(*s, lease) for s in stretches(kind, places)])
+    stretches_sold = stock.cut[device, leaf.kind].take(leaf.units)
     taken_from: dict[str, int] = {}
-    for _, lease in taken_places:
+    weight = UNIT_WEIGHT if leaf.in_chain else leaf.weight
+    for start, end, lease in stretches_sold:
         if lease:
-            taken_from[lease] = taken_from.get(lease, 0) + leaf.weight // leaf.units
-    return Seat(stock.domain, (device,), taken_from, places=(tuple(p for p, _ in taken_places),))
+            taken_from[lease] = taken_from.get(lease, 0) + weight * (end - start)
+    ranges = union((start, end) for start, end, _ in stretches_sold)
+    places = ranges if leaf.in_chain else tuple(start for start, _ in pairs(ranges))
+    return Seat(stock.domain, (device,), taken_from, places=(places,))
+
+
+def stretches(kind: str, places: Ranges) -> Iterator[tuple[int, int]]:
+    """Yield places of a cut device as ranges; an instance of a profile is one, from its start."""
+    yield from pairs(places) if kind == PARTS else ((start, start + 1) for start in places)
+
+
+class Stretch(NamedTuple):
+    """Places of a cut device that are next to each other."""
+
+    start: int
+    end: int
+    lease: str = ""  # which must leave them first
 
 
 class Parts:
-    """The places of one kind on a cut device, each with the lease that must leave it first."""
+    """The places of one kind on a cut device, with the leases that must leave them first."""
 
-    def __init__(self, places: Iterable[tuple[int, str]]) -> None:
+    def __init__(self, stretches: Iterable[Stretch]) -> None:
         # Free places come first, then those of the lease that leaves most.
-        places = list(places)
-        counts = Counter(lease for _, lease in places if lease)
-        self.places = sorted(places, key=lambda p: (bool(p[1]), -counts[p[1]], p[1], p[0]))
+        stretches = list(stretches)
+        counts: Counter[str] = Counter()
+        for start, end, lease in stretches:
+            counts[lease] += (end - start) if lease else 0
+        self._stretches = sorted(
+            stretches, key=lambda s: (bool(s.lease), -counts[s.lease], s.lease, s.start)
+        )
+
+    @property
+    def count(self) -> int:
+        """The number of places."""
+        return sum(end - start for start, end, _ in self._stretches)
 
     @property
     def count_free(self) -> int:
         """The number of places that no lease must leave first."""
-        return sum(not lease for _, lease in self.places)
+        return sum(end - start for start, end, lease in self._stretches if not lease)
 
-    def take(self, units: int) -> list[tuple[int, str]]:
+    def take(self, units: int) -> list[Stretch]:
         """Remove and return the next `units` places."""
-        first_places, self.places = self.places[:units], self.places[units:]
-        return sorted(first_places)
+        chosen: list[Stretch] = []
+        while units:
+            first = self._stretches.pop(0)
+            count = min(units, first.end - first.start)
+            chosen.append(first._replace(end=first.start + count))
+            if first.start + count < first.end:
+                self._stretches.insert(0, first._replace(start=first.start + count))
+            units -= count
+        return sorted(chosen)
 
 
 class FreeDevices:
@@ -186,10 +240,11 @@ class FreeDevices:
         self.cut: dict[tuple[str, str], Parts] = {}  # by device and kind
         for device, kinds in shelf.cut.items():
             for kind, free in kinds.items():
-                places = [(place, "") for place in free]
+                places = [Stretch(*stretch) for stretch in stretches(kind, free)]
                 for parting in shelf.parted.get(device, ()):
                     if parting.kind == kind:
-                        places += [(place, parting.lease) for place in parting.places]
+                        leaving = stretches(kind, parting.places)
+                        places += [Stretch(*stretch, parting.lease) for stretch in leaving]
                 self.cut[device, kind] = Parts(places)
         # The lease that gives up most comes first, so that a winner waits for few.
         self.leaving = sorted(

@@ -225,7 +225,12 @@ def host_claim(
             "apiVersion": GPU_LEASE.api_version,
             "kind": "Share",
             "devices": [
-                {"name": device.name, "share": device.share, "slots": list(device.slots)}
+                {
+                    "name": device.name,
+                    "share": device.share,
+                    **({"units": list(device.units)} if device.units else {}),
+                    **({"slots": list(device.slots)} if device.slots else {}),
+                }
                 for device in shared
             ],
         }

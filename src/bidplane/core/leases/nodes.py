@@ -15,8 +15,9 @@ from bidplane.api.kinds import GPU_LEASE, Draft, Object
 from bidplane.api.lease import LINK_DEGRADED, DeviceRef, Phase
 from bidplane.api.objects import labels_of, name_of, status_of, uid_of
 from bidplane.api.reading import GPULease
+from bidplane.api.shape import PART_UNITS
 from bidplane.core.devices import links, migdevices
-from bidplane.core.devices.chain import UNITS
+from bidplane.core.devices.ranges import occupied, size_of
 from bidplane.core.nodes.fitting import SHARED
 from bidplane.core.nodes.offers import offer_of
 from bidplane.wire.quantity import canonical, of_bytes, parse
@@ -68,7 +69,7 @@ def isolation(lease: GPULease) -> dict[str, str]:
     """
     if not lease.share:
         return {}
-    return {labels.ISOLATION: "none" if "/" in lease.share else "mig"}
+    return {labels.ISOLATION: "none" if lease.spec.devices[0].is_part else "mig"}
 
 
 def resources(lease: GPULease) -> dict[str, str]:
@@ -76,8 +77,8 @@ def resources(lease: GPULease) -> dict[str, str]:
     devices = lease.spec.devices
     if not lease.share:
         return {labels.GPU_RESOURCE: str(len(devices))}
-    if "/" in lease.share:
-        return {labels.EIGHTHS_RESOURCE: str(sum(len(device.slots) for device in devices))}
+    if devices[0].is_part:
+        return {labels.PART_RESOURCE: str(math.floor(100 * share_of(devices)))}
     return {labels.MIG_PREFIX + lease.share: str(len(devices))}
 
 
@@ -115,11 +116,8 @@ def machine_room(host_node: Object | None) -> dict[str, Fraction]:
 
 
 def share_of(devices: Iterable[DeviceRef]) -> Fraction:
-    """Return how many GPUs the devices are; a part counts by how many of its GPU's slots it has."""
-    return sum(
-        (Fraction(len(device.slots), UNITS) if device.share else Fraction(1) for device in devices),
-        Fraction(0),
-    )
+    """Return how many GPUs the devices are; a part counts by what it is of its GPU."""
+    return Fraction(sum(size_of(occupied(device)) for device in devices), PART_UNITS)
 
 
 def _quantity(name: str, amount: Fraction) -> str:
@@ -246,7 +244,7 @@ def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> Dra
         capacity = visible.get("capacity") or {}
     else:
         capacity = {
-            name: _portion(value["value"], len(leased.slots))
+            name: _portion(value["value"], share_of([leased]))
             for name, value in (device.get("capacity") or {}).items()
         }
         # Without a consumable capacity it could be claimed any number of times.
@@ -260,25 +258,19 @@ def _plane_device(leased: DeviceRef, device: Object, part: Object | None) -> Dra
     return {**visible, "capacity": capacity} if capacity else visible
 
 
-def _portion(amount: str, count: int) -> Draft:
+def _portion(amount: str, share: Fraction) -> Draft:
     """
-    Return a number of eighths of a capacity, with a policy for claims on it.
+    Return a part of a capacity, rounded down, with a policy for claims on it.
 
-    A claim for some of it takes whole eighths, as they are sold; one without an amount takes all.
+    The part was cut for the claim that bid for it, as small as it could be. So a claim consumes all
+    of the part, whether it says an amount or none.
     """
-    value = _eighths(amount, count)
-    if (parse(amount) / UNITS).denominator != 1:
-        return {"value": value}  # no whole step to round up to: a claim takes its exact amount
-    eighth = _eighths(amount, 1)
-    # One eighth has no second step, and the API refuses a step without one.
-    allowed = {"min": eighth, "max": value, **({"step": eighth} if count > 1 else {})}
-    return {"value": value, "requestPolicy": {"default": value, "validRange": allowed}}
-
-
-def _eighths(amount: str, count: int) -> str:
-    """Return a number of eighths of a quantity, rounded down, in the same kind of unit."""
-    number = math.floor(parse(amount) * count / UNITS)
-    return of_bytes(number) if amount.endswith("i") else canonical(number)
+    number = math.floor(parse(amount) * share)
+    value = of_bytes(number) if amount.endswith("i") else canonical(number)
+    return {
+        "value": value,
+        "requestPolicy": {"default": value, "validRange": {"min": value, "max": value}},
+    }
 
 
 def _condition(type_: str, status: str, reason: str, message: str, now: str) -> dict[str, str]:

@@ -12,15 +12,17 @@ from collections.abc import Iterator
 import msgspec
 
 from bidplane.api.bid import BidReason
-from bidplane.api.shape import Shape
+from bidplane.api.money import EARLIER_GPU_WEIGHT
+from bidplane.api.shape import Shape, part_units
 from bidplane.core.devices.chain import (
     CHAIN,
-    EIGHTHS,
-    FRACTIONS,
+    PARTS,
     Block,
     Chain,
     Leaf,
 )
+from bidplane.core.devices.placement import part_of
+from bidplane.core.devices.ranges import size_of
 from bidplane.core.market.shapes import Extent
 
 ONE = 1024  # a rank weight of 1.0
@@ -32,7 +34,8 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     size: int  # every device in it, whoever holds them
     free: tuple[str, ...]  # devices nobody holds
-    # By device of which a part is held, what is free by kind: eighths, or starts of a profile.
+    # By device of which a part is held, what is free by kind: units (`ranges`), or starts of a
+    # profile.
     cut: dict[str, dict[str, tuple[int, ...]]] = {}
     closed: int = 0  # beside `size`: devices that nobody has, and that nobody can have now
     node: str = ""  # the machine it is in: of one machine, a pod may have devices of all domains
@@ -51,6 +54,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     floated: int = 0  # free devices that are kept out of the round, for the instant path
     exact: bool = False  # cleared to the optimum, while it is small enough
     chain: Chain = CHAIN  # the sizes of the blocks that are sold
+    memory: int = 0  # bytes of each GPU; 0 is not known
     withheld: str = ""  # what of it nobody new gets now, and why, in words
     reserved: str = ""  # what of it is nobody's to displace now, and until when, in words
 
@@ -61,7 +65,7 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def extent(self) -> Extent:
         sizes = (domain.size + domain.closed for domain in self.domains)
-        return Extent.of(sizes, self.chain, self.leaves)
+        return Extent.of(sizes, self.chain, self.leaves, self.memory)
 
 
 class Ask(Shape, frozen=True, kw_only=True):
@@ -145,7 +149,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     # Of a gang: all its devices by domain. `domain` is then the first of them.
     gang: dict[str, tuple[str, ...]] = {}
     share: str = ""  # the leaf it has of each of its devices, if not the whole
-    places: tuple[tuple[int, ...], ...] = ()  # and where, by device: eighths, or a profile's start
+    places: tuple[tuple[int, ...], ...] = ()  # and where, by device: units, or a profile's start
     movable: bool = False  # its agent lets it be moved to other devices, for its compensation
     idle: bool = False  # its GPUs do nothing: it ranks by its bid alone
     pinned: bool = False  # nobody new can have its devices now, so nobody contests it
@@ -161,7 +165,7 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def parts(self) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         """The device, kind and places of each share that the lease has."""
-        kind = EIGHTHS if self.share in _FRACTIONS else self.share
+        kind = PARTS if part_units(self.share) else self.share
         for device, places in zip(self.devices, self.places, strict=True):
             yield device, kind, places
 
@@ -174,24 +178,22 @@ class Incumbent(msgspec.Struct, frozen=True, kw_only=True):
         if self.share:
             units: dict[str, int] = {}
             for device, kind, places in self.parts:
-                units[part_of(device, kind)] = units.get(part_of(device, kind), 0) + len(places)
+                container = part_of(device, kind)
+                units[container] = units.get(container, 0) + units_at(kind, places)
             return Block(0, seats=tuple(sorted(units.items())))
         if self.gang:
             return Block(0, seats=tuple((d, len(gpus)) for d, gpus in sorted(self.gang.items())))
         return Block(self.gpus, self.domain)
 
 
-_FRACTIONS = frozenset(leaf.name for leaf in FRACTIONS)
-
-
-def part_of(device: str, kind: str) -> str:
-    """The container that a cut device is, for one kind of part."""
-    return f"{device}#{kind}"
+def units_at(kind: str, places: tuple[int, ...]) -> int:
+    """Return how much of a kind is at places: units of a GPU, or instances of a profile."""
+    return size_of(places) if kind == PARTS else len(places)
 
 
 # The rules that rounds are cleared by now. Rounds recorded under 1, which protected leases by the
-# size of a fund, cannot be cleared again by these.
-RULES = 2
+# size of a fund, and under 2, which sold parts in eighths, cannot be cleared again by these.
+RULES = 3
 
 
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,11 +217,11 @@ class Won(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...]
     waits_for: tuple[str, ...] = ()  # displaced leases that still use some of the devices
     share: str = ""
-    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: eighths, or a profile's start
+    places: tuple[tuple[int, ...], ...] = ()  # of shares, by device: units, or a profile's start
     domains: tuple[str, ...] = ()  # of a gang, one per block
     parts: tuple[int, ...] = ()  # of a gang, how many of `devices` are each block's
     option: int = 0  # which of the bid's alternatives it was; 0 is the first
-    weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths
+    weight: int = 0  # of its price per GPU-hour, what it pays, of `GPU_WEIGHT`
     by_lot: dict[str, int] = {}  # where its GPUs are of several lots, or of sets in one machine
     funds: dict[str, int] = {}  # by lot, whose fund it owes `minimum` to, if not its own
 
@@ -234,7 +236,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     short: int = 0  # WalletTooSmall: credits that are missing
     share: str = ""
     option: int = 0
-    weight: int = 0  # what it would have paid, of its price, in 56ths
+    weight: int = 0  # what it would have paid, of its price
     largest: int = CHAIN[0]  # LargerThanEveryDomain: the most that is sold in one block there
     no_such_pool: str = ""  # NoSuchPool: the one it names
     pools: tuple[str, ...] = ()  # NoSuchPool: those that there are
@@ -278,9 +280,9 @@ class LotResult(msgspec.Struct, frozen=True, kw_only=True):
     posted: int
     devices: int
     leased: int  # devices of which somebody holds some or all after this round
-    used: int  # the same by weight: 56ths of a GPU
+    used: int  # the same by weight
     unserved: int  # the highest price that was admitted and not served; 0 when all were
-    # By class ("8", "1", "1/2", "1g.10gb"): what one more would have cost, per GPU-hour.
+    # By class ("8", "1", "0.5", "1g.10gb"): what one more would have cost, per GPU-hour.
     classes: dict[str, int] = {}
     stay: int = 0  # the most that a running lease pays to stay
     chain: Chain = CHAIN  # the block sizes that are sold, if there are domains as large
@@ -296,3 +298,4 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     displaced: tuple[Displaced, ...] = ()
     lots: tuple[LotResult, ...] = ()
     moved: tuple[Moved, ...] = ()
+    gpu_weight: int = EARLIER_GPU_WEIGHT  # what a whole GPU weighs in it

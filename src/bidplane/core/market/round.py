@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.bid import BidReason
+from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import CHAIN, Block
 from bidplane.core.market.clearing.lot import Admitted, RefusedBid
 from bidplane.core.market.joint.asks import Joiner
@@ -55,6 +56,7 @@ def clear_round(round_input: RoundInput) -> RoundResult:
         displaced=tuple(sorted((d for r in results for d in r.displaced), key=lambda d: d.lease)),
         lots=tuple(sorted((lot for r in results for lot in r.lots), key=lambda lot: lot.lot)),
         moved=tuple(sorted((m for r in results for m in r.moved), key=lambda m: m.lease)),
+        gpu_weight=GPU_WEIGHT,
     )
 
 
@@ -66,8 +68,10 @@ def admit(round_input: RoundInput) -> tuple[list[Admitted], list[RefusedBid]]:
     """
     lots = {lot.name: lot for lot in round_input.lots}
     router = Router(round_input.lots, round_input.incumbents)
-    # Where everybody has named a pool, what the others do changes nobody's way.
-    routed = any(not ask.lot or ask.otherwise or ask.is_joint for ask in round_input.asks)
+    # Where everybody has named a pool, what the others do changes nobody's way, but that of parts.
+    routed = any(
+        not ask.lot or ask.otherwise or ask.is_joint or ask.is_part for ask in round_input.asks
+    )
     joiner = Joiner(lots, router)
     entries: dict[str, _Entry] = {}
     # Not in the order of rank: else offering more would lead to another lot.
@@ -138,7 +142,7 @@ def _routed(
         if isinstance(blocks, BidReason):
             return _refused(ask, option, blocks, router)
         name = router.cheapest(blocks)
-        return _Entry(ask, option, blocks[name], lots[name])
+        return _Entry(ask, option, router.seated(name, blocks[name]), lots[name])
     linked = _in_one_domain(ask, router)
     if linked is not None and router.is_free(*linked):
         return _Entry(ask, option, linked[1], lots[linked[0]])

@@ -6,20 +6,29 @@ size are free, else what it takes to displace a running lease, else nothing will
 bid's own offer plays no part in it, nor in when it is routed. Each routed bid counts as there
 already for those that follow, so that a free block does not draw everybody.
 
-Within the lot it was routed to, "one less would have lost" holds; across lots nothing is
-promised.
+A part of a GPU for which no room is counted may still fit the rest of a cut GPU, of which the count
+knows too little (see `clearing.capacity`). It is sent there by name, to the tightest one.
+
+Within the lot it was routed to, and that rest, "one less would have lost" holds; across them
+nothing is promised.
 """
 
 from __future__ import annotations
 
 import enum
+from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+import msgspec
+
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.devices.chain import CHAIN, Block, weight_of
-from bidplane.core.market.clearing.capacity import Room
+from bidplane.core.devices.chain import CHAIN, PARTS, Block, weight_of
+from bidplane.core.devices.placement import part_of
+from bidplane.core.devices.ranges import size_of
+from bidplane.core.market.clearing.capacity import Room, counted_as
 from bidplane.core.market.clearing.columns import clear_fast
 from bidplane.core.market.clearing.greedy import Contestant
 from bidplane.core.market.clearing.lot import room_of, running
@@ -84,6 +93,10 @@ class Router:
             return next(iter(blocks))
         return min(blocks, key=lambda name: self._entries[name].rank(blocks[name]))
 
+    def seated(self, lot: str, block: Block) -> Block:
+        """Return the block as it competes there: pinned to a rest that only it fits."""
+        return self._entries[lot].seated(block)
+
     def surplus(self, ask: Ask, block: Block, lot: Lot) -> tuple[int, int]:
         """The chance to win it there, more being better, and the gain of the ask."""
         if isinstance(block, Joint):
@@ -134,6 +147,7 @@ class _Entry:
         self._contested = self._could_be_had = room_of(lot, self.contesting)
         self._displacing: dict[Block, int | None] = {}  # asked for again and again
         self._routed = 0
+        self._sent: Counter[tuple[int, str]] = Counter()  # by rest: parts that were sent there
 
     @cached_property
     def whole(self) -> Room:
@@ -151,6 +165,8 @@ class _Entry:
         return chance, self.lot.base, self.lot.name
 
     def take(self, block: Block) -> None:
+        for container, units in block.seats if block.units else ():
+            self._send(container, units)
         if self._free.fits(block):
             self._free = self._free.take(block)
             self._contested = self._contested.take(block)
@@ -160,8 +176,53 @@ class _Entry:
             if self._routed & (self._routed - 1) == 0:
                 self._displacing.clear()
 
+    def seated(self, block: Block) -> Block:
+        if self._free.fits(block) or (rest := self._rest_for(block)) is None:
+            return block
+        return msgspec.structs.replace(block, seats=((rest[1], block.units),))
+
+    def _rest_for(self, block: Block) -> tuple[int, str] | None:
+        """
+        A rest of a cut GPU that a part fits, and that is too small to be counted for it: the
+        tightest that nobody was sent to; else one of those where fewest were, to be outbid there.
+        """
+        if not block.units or block.count > 1:
+            return None
+        counted = counted_as(block.units, self.lot.leaves)
+        at = bisect_left(self._rests, (block.units, ""))
+        if at < len(self._rests) and self._rests[at][0] < counted:
+            return self._rests[at]
+        contested = [
+            (number, rest)
+            for rest, number in self._sent.items()
+            if block.units <= rest[0] < counted
+        ]
+        return min(contested)[1] if contested else None
+
+    @cached_property
+    def _rests(self) -> list[tuple[int, str]]:
+        """The free units of each cut GPU, and which it is, the smallest first."""
+        return sorted(
+            (size_of(kinds[PARTS]), part_of(device, PARTS))
+            for domain in self.lot.domains
+            for device, kinds in domain.cut.items()
+            if PARTS in kinds
+        )
+
+    def _send(self, container: str, units: int) -> None:
+        """Count a part that is sent to a rest."""
+        for at, (free, name) in enumerate(self._rests):
+            if name == container:
+                self._sent[free, container] += 1
+                del self._rests[at]
+                if free > units:
+                    insort(self._rests, (free - units, container))
+                return
+        rest = next(rest for rest in self._sent if rest[1] == container)
+        self._sent[rest] += 1
+
     def _price(self, block: Block) -> int | None:
-        if self._free.fits(block):
+        if self._free.fits(block) or self._rest_for(block) in self._rests:
             return self.lot.base
         if block not in self._displacing:
             newcomer = Contestant("", block, 0, ONE, 1 << 63, self.lot.base)

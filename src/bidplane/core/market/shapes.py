@@ -7,13 +7,15 @@ domains is one block. Whoever needs the size, the block or the weight of a shape
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.api.shape import Choice, Shape
-from bidplane.core.devices.chain import Block, Chain, Leaf, anywhere, block_size, blocks_in
+from bidplane.api.shape import LEAST_PART, PART_UNITS, Choice, Shape, part_name
+from bidplane.core.devices.chain import Block, Chain, Leaf, anywhere, block_size, blocks_in, leaf_of
+from bidplane.wire.quantity import parse
 
 # The one constraint of a shape that a lot may be unable to keep.
 CONSTRAINT_NOT_SOLD = (
@@ -29,12 +31,16 @@ class Extent(NamedTuple):
     blocks: dict[int, int]  # by size of its chain: how many there are
     leaves: tuple[Leaf, ...]
     domain: int = 0  # the size of its domains, if each of them is one block
+    memory: int = 0  # bytes of each GPU; 0 is not known
 
     @classmethod
-    def of(cls, domains: Iterable[int], chain: Chain, leaves: tuple[Leaf, ...]) -> Extent:
+    def of(
+        cls, domains: Iterable[int], chain: Chain, leaves: tuple[Leaf, ...], memory: int = 0
+    ) -> Extent:
         """Return the extent of domains with these numbers of GPUs."""
         sizes = list(domains)
-        return cls(sum(sizes), blocks_in(sizes, chain), leaves, _whole_domain(sizes, chain))
+        domain = _whole_domain(sizes, chain)
+        return cls(sum(sizes), blocks_in(sizes, chain), leaves, domain, memory)
 
     @property
     def chain(self) -> Chain:
@@ -52,15 +58,35 @@ def constraint_problem(shape: Shape, extent: Extent) -> str | None:
     return CONSTRAINT_NOT_SOLD if shape.whole_domain and not extent.domain else None
 
 
+def share_in(shape: Shape, extent: Extent) -> str | BidReason:
+    """
+    Return the share that the shape is in a lot of that extent, "" for whole GPUs; or the reason it
+    is not sold.
+    """
+    if not shape.memory:
+        return shape.share
+    amount = math.ceil(parse(shape.memory))
+    if amount > extent.memory:
+        return BidReason.SELECTS_NOTHING
+    units = max(LEAST_PART, -(-amount * PART_UNITS // extent.memory))
+    if any(leaf.in_chain for leaf in extent.leaves):
+        return part_name(units) if units < PART_UNITS else ""
+    return "" if 2 * units > PART_UNITS else BidReason.SHAPE_NOT_SOLD
+
+
 def block_in(shape: Shape, extent: Extent) -> Block | BidReason:
     """
     Return the block that the shape is sold as in a lot of that extent; or the reason it is not
     sold.
     """
-    if shape.share:
-        sold = any(leaf.name == shape.share for leaf in extent.leaves)
-        shares = Block(0, share=shape.share, count=shape.gpus * shape.blocks)
-        return shares if sold else BidReason.SHAPE_NOT_SOLD
+    share = share_in(shape, extent)
+    if isinstance(share, BidReason):
+        return share
+    if share:
+        leaf = leaf_of(share, extent.leaves)
+        if leaf is None:
+            return BidReason.SHAPE_NOT_SOLD
+        return Block(0, share=leaf.name, count=shape.gpus * shape.blocks)
     if shape.spread:
         return anywhere(shape.gpus, extent.blocks) or BidReason.LARGER_THAN_EVERY_DOMAIN
     if constraint_problem(shape, extent):
@@ -82,10 +108,13 @@ def gpus_of_block(shape: Shape, extent: Extent) -> int:
 
 
 def weight_in(shape: Shape, extent: Extent) -> int:
-    """Return the weight of the shape in a lot, in 56ths of a GPU; 0 of a share not sold there."""
-    if shape.share:
-        weights = (leaf.weight for leaf in extent.leaves if leaf.name == shape.share)
-        return next(weights, 0) * shape.gpus * shape.blocks
+    """Return the weight of the shape in a lot; 0 of a share not sold there."""
+    share = share_in(shape, extent)
+    if isinstance(share, BidReason):
+        return 0
+    if share:
+        leaf = leaf_of(share, extent.leaves)
+        return leaf.weight * shape.gpus * shape.blocks if leaf is not None else 0
     if shape.spread:
         return GPU_WEIGHT * shape.gpus
     return GPU_WEIGHT * gpus_of_block(shape, extent) * shape.blocks
@@ -100,7 +129,7 @@ def is_sold_as(choice: Choice, gpus: int, chain_of: Callable[[str], Chain]) -> b
     total = 0
     for need in choice.needs:
         size = block_size(need.gpus, chain_of(need.pool)) or need.gpus
-        total += (need.gpus if need.spread or need.share else size) * need.blocks
+        total += (need.gpus if need.spread or need.is_part else size) * need.blocks
     return choice.sets * total == gpus
 
 
@@ -111,4 +140,4 @@ def sizes_sold(shape: Shape, chain: Chain, extents: Iterable[Extent]) -> set[int
     """
     if shape.whole_domain:
         return {extent.domain for extent in extents}
-    return {shape.gpus, None if shape.share or shape.spread else block_size(shape.gpus, chain)}
+    return {shape.gpus, None if shape.is_part or shape.spread else block_size(shape.gpus, chain)}

@@ -59,7 +59,7 @@ def written_amount(name: str, amount: Fraction) -> str:
 
 def is_gpu(resource: str) -> bool:
     """Return whether a resource is GPUs or parts of GPUs."""
-    return resource in (labels.GPU_RESOURCE, labels.EIGHTHS_RESOURCE) or resource.startswith(
+    return resource in (labels.GPU_RESOURCE, labels.PART_RESOURCE) or resource.startswith(
         labels.MIG_PREFIX
     )
 

@@ -6,9 +6,10 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import BID, Draft, Object
-from bidplane.core.bidding.asks import IN_ONE_MACHINE, PodAsk, memory_choices
+from bidplane.core.bidding.asks import IN_ONE_MACHINE, PodAsk
 from bidplane.core.nodes.fitting import SHARED, requests_of, required_terms, written_amount
 from bidplane.core.scheduling.observed import bid_name, gang_bid_name, truncate_name
+from bidplane.wire.quantity import of_bytes
 
 
 def bid_for_pod(
@@ -140,8 +141,7 @@ def _shape(ask: PodAsk, max_price: str) -> Draft:
     """Return the shape of a bid: how many GPUs, or which part of one, where, at which price."""
     if ask.memory:
         terms = _shape(msgspec.structs.replace(ask, memory=0), max_price)
-        first, *alternatives = ({**terms, **choice} for choice in memory_choices(ask.memory << 20))
-        return {**first, "otherwise": alternatives}
+        return {**terms, "memory": of_bytes(ask.memory << 20)}
     return {
         "gpus": ask.gpus,
         **({} if ask.one_link or ask.gpus == 1 else IN_ONE_MACHINE),

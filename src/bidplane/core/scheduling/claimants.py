@@ -11,6 +11,7 @@ from bidplane.api.kinds import Draft, Object
 from bidplane.api.money import format_credits
 from bidplane.api.objects import has_ended, name_of
 from bidplane.api.reading import Bid
+from bidplane.api.shape import part_units
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling import podclaims
 from bidplane.core.scheduling.bids import bid_for_gang, bid_for_pod
@@ -214,7 +215,7 @@ def _usable_nodes(snapshot: PlaneSnapshot, bid: Bid | None, pod: Object) -> list
             or lease.spec.bid.name == own_bid
             # A fraction serves only the claim that asked for it; a MIG instance describes itself
             # and may serve others.
-            or (lease.spec.bid.name in by_hand and "/" not in lease.share)
+            or (lease.spec.bid.name in by_hand and part_units(lease.share) is None)
         )
     )
 

@@ -13,6 +13,7 @@ from bidplane.api.bid import BidPhase
 from bidplane.api.kinds import Object
 from bidplane.api.objects import has_ended, is_deleted, name_of
 from bidplane.api.reading import Bid, GPULease
+from bidplane.api.shape import share_name
 from bidplane.core.bidding.asks import PodAsk
 from bidplane.core.scheduling.groups import Gang, Gangs, pods_needed
 from bidplane.core.scheduling.observed import (
@@ -211,4 +212,4 @@ def _plan_order(snapshot: PlaneSnapshot, pod: Object, ask: PodAsk) -> Iterator[O
 
 def _suffices(lease: GPULease, ask: PodAsk) -> bool:
     """Return whether a lease has as many GPUs, or the share, that a pod asks for."""
-    return lease.share == ask.share and len(lease.spec.devices) >= ask.gpus
+    return share_name(lease.share) == ask.share and len(lease.spec.devices) >= ask.gpus

@@ -12,12 +12,13 @@ from bidplane.api.kinds import Object
 from bidplane.api.money import GPU_WEIGHT, MICRO, format_credits, parse_credits
 from bidplane.api.objects import name_of
 from bidplane.api.reading import Bid
+from bidplane.api.shape import part_units
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.bidding import pacing
 from bidplane.core.bidding.asks import WORK_SECONDS, PodAsk
 from bidplane.core.bidding.pacing import Pace, PacedOffer
 from bidplane.core.bidding.strategy import StrategyInput, offer
-from bidplane.core.devices.chain import CHAIN, FRACTIONS, block_size
+from bidplane.core.devices.chain import CHAIN, UNIT_WEIGHT, block_size
 from bidplane.core.market.pricing.metering import reprice as worth_repricing
 from bidplane.core.scheduling.observed import (
     PlaneSnapshot,
@@ -149,10 +150,9 @@ def price_text(snapshot: PlaneSnapshot, ask: PodAsk, offer_now: PacedOffer) -> s
 
 
 def _weight(ask: PodAsk, bid: Bid | None) -> int:
-    """Return the size of an ask in 56ths of a GPU; a MIG instance counts as a whole one."""
-    for leaf in FRACTIONS:
-        if leaf.name == ask.share:
-            return leaf.weight
+    """Return the weight of an ask; a MIG instance counts as a whole GPU."""
+    if units := part_units(ask.share):
+        return UNIT_WEIGHT * units
     if bid.spec.spread if bid is not None else not ask.one_link:
         return GPU_WEIGHT * ask.gpus
     blocks = bid.spec.blocks if bid is not None else 1

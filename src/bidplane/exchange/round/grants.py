@@ -17,13 +17,12 @@ import msgspec
 
 from bidplane.api.agent import Strategy, default_carry_over
 from bidplane.api.money import GPU_WEIGHT, LARGEST_AMOUNT
+from bidplane.api.shape import part_units
 from bidplane.core.bidding.steady import sustainable_price
-from bidplane.core.devices.chain import FRACTIONS
+from bidplane.core.devices.chain import UNIT_WEIGHT
 from bidplane.exchange.snapshot import AgentView, BidView, HostSnapshot
 from bidplane.ledger.records import Account, wallet_of
 from bidplane.ledger.wallets import REFILL_MILLISECONDS
-
-_WEIGHTS = {leaf.name: leaf.weight for leaf in FRACTIONS}
 
 
 class HourlyGrant(NamedTuple):
@@ -86,5 +85,6 @@ def price_ceilings(
 
 
 def _weight(bid: BidView) -> int:
-    """Return the size of a bid in 56ths of a GPU; a MIG instance counts as a whole one."""
-    return _WEIGHTS.get(bid.share, GPU_WEIGHT) * bid.asked
+    """Return the weight of a bid; a MIG instance counts as a whole GPU."""
+    units = part_units(bid.share)
+    return (UNIT_WEIGHT * units if units else GPU_WEIGHT) * bid.asked

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from bidplane.api.lease import DeviceRef, Phase
 from bidplane.core.devices.chain import Chain
+from bidplane.core.devices.ranges import occupied
 from bidplane.core.market import Incumbent
 from bidplane.core.market.clearing import preemption
 from bidplane.core.market.model import ONE
@@ -59,7 +60,8 @@ def incumbents(
                 gang=gang if len(gang) > 1 and not lease.share else {},
                 share=lease.share,
                 places=tuple(
-                    device.slots if leaf.in_chain else device.slots[:1] for device in lease.devices
+                    occupied(device) if leaf.in_chain else device.slots[:1]
+                    for device in lease.devices
                 )
                 if leaf
                 else (),
@@ -90,7 +92,7 @@ def _can_move(lease: Lease, chain: Chain, at: int) -> bool:
     otherwise, and nobody would use the devices reserved for it.
     """
     if lease.share:
-        can = "/" not in lease.share and lease.gpus == 1
+        can = not lease.devices[0].is_part and lease.gpus == 1
     else:
         can = not lease.parts and lease.gpus in chain
     return can and at >= lease.active_at + 1000 * lease.epoch_seconds

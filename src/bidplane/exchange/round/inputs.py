@@ -72,6 +72,7 @@ def round_input(
                 exact=pool.exact,
                 floated=len(floated[item.lot]),
                 chain=pool.chain,
+                memory=item.memory,
                 withheld=item.withheld,
                 reserved=incumbents.reserved(item, live, at=commit.at),
             )
@@ -114,7 +115,7 @@ def _waiting(standing: Sequence[BidView], item: LotDevices) -> set[int]:
     sizes: set[int] = set()
     for bid in standing:
         for choice in bid.every_need:
-            if choice.share or choice.pool not in ("", pool.name):
+            if choice.is_part or choice.pool not in ("", pool.name):
                 continue
             if choice.spread:
                 block = anywhere(choice.gpus, item.extent.blocks)
@@ -329,7 +330,7 @@ def _ask(bid: BidView, owners: Mapping[str, str], stocks: Sequence[LotDevices], 
 
 
 def weight_of(bid: BidView, stocks: Sequence[LotDevices]) -> int:
-    """The highest weight of the bid, for all its needs together, in 56ths of a GPU."""
+    """The highest weight of the bid, for all its needs together."""
     return bid.sets * sum(
         max(
             (shapes.weight_in(need, i.extent) for i in stocks if need.pool in ("", i.pool.name)),
@@ -388,6 +389,7 @@ def price_now(commit: Commit, item: LotDevices) -> LotPrice:
             used=0,
             unserved=0,
             at=commit.at,
+            gpu_weight=GPU_WEIGHT,
         )
     moved = advance(
         BasePrice(

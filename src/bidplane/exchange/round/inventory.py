@@ -18,7 +18,8 @@ from bidplane.api.lease import DeviceRef
 from bidplane.api.pool import Divides
 from bidplane.api.shape import Need
 from bidplane.core.devices import mig
-from bidplane.core.devices.chain import FRACTIONS, Leaf, uncut
+from bidplane.core.devices.chain import FRACTIONS, PARTS, Leaf, leaf_of, uncut
+from bidplane.core.devices.ranges import WHOLE, minus, occupied, union
 from bidplane.core.market import Domain
 from bidplane.core.market.lots import DeviceKind, Selects, partition, selects, value_of
 from bidplane.core.market.model import Moved, Won
@@ -46,7 +47,17 @@ class LotDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def extent(self) -> Extent:
-        return Extent.of(map(len, self.domains.values()), self.pool.chain, self.leaves)
+        sizes = map(len, self.domains.values())
+        return Extent.of(sizes, self.pool.chain, self.leaves, self.memory)
+
+    @cached_property
+    def memory(self) -> int:
+        """Bytes of each GPU, of the smallest if they differ; 0 if that is not known."""
+        sizes = [view.traits.get("memory", "") for view in self.views]
+        try:
+            return min((int(parse_quantity(size)) for size in sizes), default=0)
+        except ValueError:
+            return 0
 
     @cached_property
     def where(self) -> dict[DeviceRef, str]:
@@ -76,7 +87,7 @@ class LotDevices(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self._traits.get(device, {}).get(name, "")
 
     def leaf(self, share: str) -> Leaf | None:
-        return next((leaf for leaf in self.leaves if leaf.name == share), None)
+        return leaf_of(share, self.leaves)
 
     @cached_property
     def withheld(self) -> str:
@@ -295,7 +306,7 @@ def _leaves(
     match pool.divides:
         case Divides.WHOLE:
             return (), ""
-        case Divides.EIGHTHS:
+        case Divides.PARTS | Divides.EIGHTHS:
             return FRACTIONS, ""
     sizes = {view.traits.get("memory", "") for view in views}
     if not sizes:
@@ -378,13 +389,15 @@ def _free_places(
     until they have ended: a geometry changes only where nobody has a share.
     """
     all_places = uncut(stock.leaves)
+    leased_parts = list(leased_parts)
     if device in stock.closed or not all(fits_geometry(stock, part) for part in leased_parts):
         return dict.fromkeys(all_places, ())
+    if PARTS in all_places:
+        return {PARTS: minus(WHOLE, union(map(occupied, leased_parts)))}
     used_slots = {slot for part in leased_parts for slot in part.slots}
-    by_kind = {leaf.kind: leaf for leaf in stock.leaves}
     return {
-        kind: tuple(p for p in places if used_slots.isdisjoint(by_kind[kind].slots((p,))))
-        for kind, places in all_places.items()
+        leaf.kind: tuple(p for p in leaf.starts if used_slots.isdisjoint(leaf.slots((p,))))
+        for leaf in stock.leaves
     }
 
 
@@ -406,9 +419,15 @@ def seat(stock: LotDevices, won: Won | Moved) -> tuple[DeviceRef, ...]:
     if leaf is None:
         return tuple(gpus)
     return tuple(
-        msgspec.structs.replace(device, share=leaf.name, slots=leaf.slots(places))
-        for device, places in zip(gpus, won.places, strict=True)
+        part_ref(device, leaf, places) for device, places in zip(gpus, won.places, strict=True)
     )
+
+
+def part_ref(device: DeviceRef, leaf: Leaf, places: tuple[int, ...]) -> DeviceRef:
+    """Return the part of a device that a leaf is, at places as the market names them."""
+    if leaf.in_chain:
+        return msgspec.structs.replace(device, share=leaf.name, units=places)
+    return msgspec.structs.replace(device, share=leaf.name, slots=leaf.slots(places))
 
 
 def device_key(device: DeviceRef) -> str:

@@ -12,10 +12,11 @@ import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.api.kinds import Object
-from bidplane.api.shape import MOST_BLOCKS, Shape, fields_of
-from bidplane.core.devices.chain import UNITS
+from bidplane.api.shape import MOST_BLOCKS, PART_UNITS, Shape, fields_of
+from bidplane.core.devices.chain import SLICES
 from bidplane.core.devices.claims.model import matches_terms
 from bidplane.core.leases.nodes import machine_room
+from bidplane.core.market import shapes
 from bidplane.core.market.model import Ask
 from bidplane.core.nodes.fitting import written_amount
 from bidplane.exchange.round.inventory import LotDevices, machine
@@ -57,7 +58,7 @@ def where_it_fits(
     }
     if not able:
         return BidReason.NO_MACHINE_FITS, _too_much(requests, rooms, ask)
-    if len(able) == len(nodes) or ask.share or (ask.also and not ask.one_node):
+    if len(able) == len(nodes) or ask.is_part or (ask.also and not ask.one_node):
         return ask  # parts are sold by their lot; their pod is told if it does not fit
     most = ask.machines or dict.fromkeys(able, MOST_BLOCKS)
     machines = {m: count for m, count in most.items() if m in able}
@@ -83,11 +84,14 @@ def _is_chosen(terms: Sequence[Object], name: str, node: Object | None) -> bool:
 
 def _gpus(ask: Ask, stocks: Sequence[LotDevices]) -> Fraction:
     """Return how many GPUs one pod has of what it asks for."""
-    if ask.share:
-        leaf = next((leaf for item in stocks if (leaf := item.leaf(ask.share))), None)
-        if leaf is None:
+    if ask.is_part:
+        shares = (shapes.share_in(ask, item.extent) for item in stocks)
+        names = [share for share in shares if share and not isinstance(share, BidReason)]
+        leaves = [leaf for item in stocks for name in names if (leaf := item.leaf(name))]
+        if not leaves:
             return Fraction(1)
-        return Fraction(1, leaf.per_gpu) if leaf.in_chain else Fraction(leaf.span, UNITS)
+        leaf = leaves[0]
+        return Fraction(leaf.size, PART_UNITS) if leaf.in_chain else Fraction(leaf.span, SLICES)
     needs = (ask, *ask.also) if ask.one_node else (ask,)
     return Fraction(sum(need.gpus for need in needs))
 
@@ -101,7 +105,8 @@ def _too_much(
     }
     requested = ", ".join(f"{name} {written_amount(name, n)}" for name, n in requests.items())
     available = ", ".join(f"{name} {written_amount(name, n)}" for name, n in most.items())
-    share = f"{ask.share} of a GPU" if ask.share else f"{_gpus(ask, ())} of their GPUs"
+    part = ask.share or (f"what has {ask.memory}" if ask.memory else "")
+    share = f"{part} of a GPU" if part else f"{_gpus(ask, ())} of their GPUs"
     return (
         f"its pod requests {requested}, and {share} comes with at most {available} on any machine:"
         " request less, or ask for more GPUs"

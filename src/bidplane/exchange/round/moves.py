@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from bidplane.api.shape import share_name
 from bidplane.core.devices.chain import Chain
 from bidplane.core.leases.lifecycle import LeaseEvent
 from bidplane.core.market import Moved
@@ -71,7 +72,11 @@ def resume_moved_leases(
 def _fits_reservation(
     bid: BidView, reservation: Lease, inventory: MarketInventory, chain: Chain
 ) -> bool:
-    if (bid.is_joint and not bid.is_loose) or bid.share != reservation.share or bid.term_seconds:
+    if (
+        (bid.is_joint and not bid.is_loose)
+        or share_name(bid.share) != share_name(reservation.share)
+        or bid.term_seconds
+    ):
         return False
     if (bid.spread and not bid.is_loose) or bid.blocks != 1:
         return False

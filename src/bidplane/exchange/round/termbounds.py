@@ -36,7 +36,7 @@ class TermUse(NamedTuple):
     """A part of a lot that is under a term, or may be after the round."""
 
     owner: str
-    weight: int  # 56ths of a GPU
+    weight: int  # of `GPU_WEIGHT`
     until: int  # milliseconds; 0: until the round has decided
 
 

@@ -107,7 +107,7 @@ def _utilisation(counters: Iterable[Counters]) -> dict[Instance, float]:
 
 
 def _is_mig(lease: Lease) -> bool:
-    return bool(lease.share) and "/" not in lease.share
+    return bool(lease.share) and not lease.devices[0].is_part
 
 
 def _keys(

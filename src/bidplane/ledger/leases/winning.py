@@ -60,7 +60,7 @@ class Award(msgspec.Struct, frozen=True, kw_only=True):
     base: int  # the base price when it was won
     owed: int = 0  # to the leases that it displaces
     waits_for: tuple[str, ...] = ()  # leases that still use some of the devices
-    weight: int = 0  # of its price per GPU-hour, what it pays, in 56ths; 0: of whole devices
+    weight: int = 0  # of its price per GPU-hour, what it pays; 0: of whole devices
     parts: tuple[int, ...] = ()  # of a gang: how many of `devices` each block has
     age: int = 0  # the rank weight that its bid had gained by waiting
     instant: bool = False  # sold between rounds, at the posted price
@@ -92,6 +92,7 @@ def win(commit: Commit, award: Award) -> Lease:
         **{name: getattr(award, name) for name in _FROM_AWARD},
         win_price=award.price,
         win_base=award.base,
+        gpu_weight=GPU_WEIGHT,
         minimum=award.owed + rent(award.price, award.weight, MINIMUM_SECONDS),
         charged=award.owed,
         displacement=award.owed,
@@ -145,6 +146,7 @@ def reserve_devices(
         win_base=before.win_base,
         price=before.price,
         weight=before.weight,
+        gpu_weight=GPU_WEIGHT,
         minimum=0,
         ready=False,
         waits_for=(id,),

@@ -61,7 +61,7 @@ def _share_rented(lease: Lease | None) -> str:
     if lease is None or not lease.share:
         return ""
     times = f"{lease.gpus} × " if lease.gpus > 1 else ""
-    return f", {times}{lease.share}" + (" of a GPU" if "/" in lease.share else "")
+    return f", {times}{lease.share}" + (" of a GPU" if lease.devices[0].is_part else "")
 
 
 def _text(transfer: Transfer, ledger: Ledger, wallet: str) -> str:

@@ -10,7 +10,7 @@ from bidplane.core.market.model import Domain, Incumbent, Lot, Won
 from bidplane.core.market.moving.repacking import whole_gpu
 
 LEAVES = (
-    Leaf("3g.40gb", 1, 28, in_chain=False, starts=(4,), span=4),
+    Leaf("3g.40gb", 1, 8400, in_chain=False, starts=(4,), span=4),
     Leaf("1g.10gb", 3, 8, in_chain=False, starts=(0, 1, 2), span=1),
 )
 PLACES = [(leaf.name, start) for leaf in LEAVES for start in leaf.starts]

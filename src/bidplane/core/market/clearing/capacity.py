@@ -10,15 +10,27 @@ taken out of their domains, for every size l
 
     Σ over movable blocks of size s ≥ l of s/l   ≤   Σ over domains of ⌊free/l⌋
 
-The same holds below one GPU. A GPU that is sold by halves, quarters and eighths goes on
-with the chain; one that is cut by MIG has a *leaf* per profile, each with its own count,
-and a whole GPU needs all of its leaves. A *gang* is several blocks, all or nothing: it
-needs the sum of what its blocks need.
+A GPU that is cut by MIG has a *leaf* per profile, each with its own count, and a whole GPU
+needs all of its leaves. A *gang* is several blocks, all or nothing: it needs the sum of what
+its blocks need. This is exact for domains of any size, and therefore downward-closed: every
+subset of a set that fits, fits. Critical prices rest on that (see `clearing`).
 
-This is exact for domains of any size, and therefore downward-closed: every subset of a
-set that fits, fits. Critical prices rest on that (see `clearing`). One thing is decided
-beforehand: a GPU that is already cut stays cut for the round, so no whole block gets it
-even if everything on it were given up.
+A GPU that is sold in parts goes on with the chain: ½, ¼ … of it are leaves, each of which
+divides the one before. A part may be of any size. One of t units counts as one of the next
+leaf up (a whole GPU, if it is more than half), and needs ⌈t/l⌉ of every leaf l below that.
+A GPU with f units free has ⌊f/l⌋ of each.
+
+* This is exact for parts that are leaves: ⌈t/l⌉ is t/l, as for whole blocks.
+* It never accepts what does not fit. Place the larger first, each on any GPU that has a leaf of
+  its size free. That lowers ⌊f/l⌋ by ⌈t/l⌉ at most, since ⌊(f - t)/l⌋ ≥ ⌊f/l⌋ - ⌈t/l⌉. So as
+  long as the counts are kept, the next has a GPU as well.
+* It is downward-closed: it is a sum.
+
+What it may leave out is a part that fits a rest exactly and no leaf of its size: 0.4 beside
+0.3 and 0.3. Such a part is sent to that GPU by name (`routing`), where it is pinned.
+
+One thing is decided beforehand: a GPU that is already cut stays cut for the round, so no
+whole block gets it even if everything on it were given up.
 """
 
 from __future__ import annotations
@@ -27,7 +39,8 @@ import operator
 from collections.abc import Mapping
 from functools import lru_cache
 
-from bidplane.core.devices.chain import CHAIN, EIGHTHS, Block, Chain, Leaf
+from bidplane.api.shape import PART_UNITS
+from bidplane.core.devices.chain import CHAIN, PARTS, Block, Chain, Leaf
 
 Counters = tuple[int, ...]  # one per size of the chain, then one per leaf
 
@@ -41,7 +54,7 @@ class Room:
     number says that the blocks inside do not fit.
 
     `free` counts by container: whole GPUs by domain; for a GPU that is already cut, its
-    free eighths, or its free leaves of one profile. `cut` says which of the latter.
+    free units, or its free leaves of one profile. `cut` says which of the latter.
     """
 
     __slots__ = ("chain", "cut", "free", "leaves", "spare")
@@ -58,7 +71,7 @@ class Room:
         self.free = free
         self.chain = chain
         self.leaves = leaves
-        self.cut = cut or {}  # by container: the leaf it has, or EIGHTHS
+        self.cut = cut or {}  # by container: the leaf it has, or PARTS
         self.spare = self._count() if spare is None else spare
 
     def __repr__(self) -> str:
@@ -138,8 +151,8 @@ def _held(cut: str, free: int, leaves: tuple[Leaf, ...], chain: Chain) -> Counte
     """
     The number of blocks of each size that a container with `free` units fits; `cut`: see `Room`.
     """
-    if cut == EIGHTHS:
-        parts = (free * leaf.per_gpu // 8 for leaf in leaves)
+    if cut == PARTS:
+        parts = (free // leaf.size for leaf in leaves)
     elif cut:
         parts = (free if cut == leaf.name else 0 for leaf in leaves)
     else:
@@ -162,13 +175,20 @@ def need(block: Block, leaves: tuple[Leaf, ...] = (), chain: Chain = CHAIN) -> C
         sizes = [block.size] * block.count + list(block.rest)
         by_size = tuple(sum(s // size for s in sizes) for size in chain)
         return (*by_size, *(block.gpus * leaf.per_gpu for leaf in leaves))
-    mine = next(leaf for leaf in leaves if leaf.name == block.share)
-    below = (
-        # Of a chain, a larger share is so many smaller ones; a MIG leaf is only itself.
-        other.per_gpu // mine.per_gpu if mine.in_chain and other.in_chain else other == mine
-        for other in leaves
+    if not block.units:  # a MIG leaf is only itself
+        return (*(0 for _ in chain), *(block.count * (leaf.name == block.share) for leaf in leaves))
+    size = counted_as(block.units, leaves)
+    whole = size == PART_UNITS  # which is a block of one
+    parts = (-(-block.units // leaf.size) if leaf.size <= size else 0 for leaf in leaves)
+    return (
+        *(block.count * (whole and n == 1) for n in chain),
+        *(block.count * n for n in parts),
     )
-    return (*(0 for _ in chain), *(int(n) * block.count for n in below))
+
+
+def counted_as(units: int, leaves: tuple[Leaf, ...]) -> int:
+    """Return the size of the leaf that a part is counted as: the next one up, or a whole GPU."""
+    return min((leaf.size for leaf in leaves if leaf.size >= units), default=PART_UNITS)
 
 
 def _pins(block: Block) -> tuple[tuple[str, int], ...]:

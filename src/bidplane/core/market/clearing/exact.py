@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.devices.chain import EIGHTHS, UNITS, Block, weight_of
+from bidplane.core.devices.chain import PARTS, UNIT_WEIGHT, Block, weight_of
 from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.greedy import Clearing, Contestant
 from bidplane.core.market.joint.capacity import Rooms, in_lots
@@ -162,30 +162,31 @@ def _bound(parts: Sequence[int], worth: Sequence[int], at: int, room: Room) -> i
 
 
 def _capacity(room: Room) -> int:
-    """At least as many 56ths as any set that fits has."""
+    """At least as much weight as any set that fits has."""
     if isinstance(room, Rooms):
         return sum(map(_capacity, room.lots.values()))
     gpus = room.spare[len(room.chain) - 1]  # the chain ends in single GPUs
     if not room.leaves:
         return GPU_WEIGHT * gpus
-    # A chain's smallest leaf is counted through all of it, whole GPUs included. Profiles are
-    # counted each by itself; a GPU that is sold whole may be more than all of its profiles.
+    # The smallest leaf is counted through all of it, whole GPUs included. A cut GPU may have less
+    # than one leaf beside, which only what is pinned there can have. Profiles are counted each by
+    # itself; a GPU that is sold whole may be more than all of its profiles.
     counted = list(zip(room.leaves, room.spare[len(room.chain) :], strict=True))
     if room.leaves[0].in_chain:
         leaf, spare = counted[-1]
-        return leaf.weight * spare
+        return leaf.weight * spare + (leaf.weight - 1) * len(room.cut)
     cut = sum(leaf.weight * leaf.per_gpu for leaf in room.leaves)
     return sum(leaf.weight * n for leaf, n in counted) + max(0, GPU_WEIGHT - cut) * gpus
 
 
 def _parts(block: Block, room: Room) -> int:
-    """The size of a block, in 56ths of a GPU, by which a price counts; also of a running lease."""
+    """The weight of a block, by which a price counts; also of a running lease."""
     if isinstance(room, Rooms):
         return sum(_parts(part, room.lots[lot]) for lot, part in in_lots(block))
     if not block.seats:
         return weight_of(block, room.leaves)
     weights = {leaf.name: leaf.weight for leaf in room.leaves}
-    weights[EIGHTHS] = GPU_WEIGHT // UNITS
+    weights[PARTS] = UNIT_WEIGHT
     return sum(
         n * weights.get(room.cut.get(container, ""), GPU_WEIGHT) for container, n in block.seats
     )

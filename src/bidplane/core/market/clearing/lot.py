@@ -12,8 +12,8 @@ import msgspec
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.bulkplacement import place_fast
-from bidplane.core.devices.chain import Block, weight_of
-from bidplane.core.devices.placement import Parting, Seat, Shelf
+from bidplane.core.devices.chain import UNIT_WEIGHT, Block, weight_of
+from bidplane.core.devices.placement import Parting, Seat, Shelf, part_of
 from bidplane.core.market.clearing import liability
 from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.columns import clear_fast
@@ -30,9 +30,10 @@ from bidplane.core.market.model import (
     LotResult,
     RoundResult,
     Won,
-    part_of,
+    units_at,
 )
 
+_SHOWN_PARTS = 8  # of one GPU: smaller ones are sold, and their prices are not told
 _UNSERVED = (BidReason.OUTBID, BidReason.NO_FREE_BLOCK)  # admitted: at or above the base price
 
 
@@ -149,12 +150,12 @@ def room_of(lot: Lot, incumbents: Iterable[Incumbent]) -> Room:
     for lot_domain in lot.domains:
         for device, parts in lot_domain.cut.items():
             for kind, places in parts.items():
-                free[part_of(device, kind)] = len(places)
+                free[part_of(device, kind)] = units_at(kind, places)
                 cut[part_of(device, kind)] = kind
     for incumbent in incumbents:
         if incumbent.share:
             for device, kind, places in incumbent.parts:
-                free[part_of(device, kind)] += len(places)
+                free[part_of(device, kind)] += units_at(kind, places)
         else:
             for domain, devices in incumbent.seats.items():
                 free[domain] += len(devices)
@@ -280,11 +281,15 @@ def unserved(lost: Iterable[Lost]) -> int:
 def _used(lot: Lot) -> int:
     """The weight that is in use before the round; the free parts of a cut GPU do not count."""
     total = -GPU_WEIGHT * lot.floated
-    counted = [leaf for leaf in lot.leaves if not leaf.in_chain or leaf.units == 1]
+    weights = {leaf.kind: UNIT_WEIGHT if leaf.in_chain else leaf.weight for leaf in lot.leaves}
     for domain in lot.domains:
         total += GPU_WEIGHT * (domain.size - len(domain.free))
         for parts in domain.cut.values():
-            free = sum(leaf.weight * len(parts.get(leaf.kind, ())) for leaf in counted)
+            free = sum(
+                weights[kind] * units_at(kind, places)
+                for kind, places in parts.items()
+                if kind in weights
+            )
             total -= min(GPU_WEIGHT, free)
     return total
 
@@ -301,7 +306,11 @@ def classes(lot: Lot) -> Iterator[tuple[str, Block]]:
     """The shapes that a lot sells, by name: its block sizes, and the shares of a GPU."""
     largest = max((domain.size for domain in lot.domains), default=0)
     yield from ((str(size), Block(size)) for size in lot.chain if size <= largest)
-    yield from ((leaf.name, Block(0, share=leaf.name)) for leaf in lot.leaves)
+    yield from (
+        (leaf.name, Block(0, share=leaf.name))
+        for leaf in lot.leaves
+        if leaf.per_gpu <= _SHOWN_PARTS
+    )
 
 
 def count_of(block: Block) -> int:

@@ -166,10 +166,9 @@ def _seats(
     asks: Mapping[str, Ask],
 ) -> dict[str, Seat]:
     winners = [(c.id, c.block) for c in accepted if c.id in asks]
-    remaining, pinned = take_pinned(
-        shelves(lot, _parts_in(lot.name, displaced)), [w for w in winners if w[1].is_pinned]
-    )
-    placed = place_fast(remaining, [w for w in winners if not w[1].is_pinned], lot.leaves)
+    pins_gpus = [(id, block) for id, block in winners if block.is_pinned and not block.share]
+    remaining, pinned = take_pinned(shelves(lot, _parts_in(lot.name, displaced)), pins_gpus)
+    placed = place_fast(remaining, [w for w in winners if w[0] not in pinned], lot.leaves)
     return {**pinned, **placed}
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from bidplane.core.devices import migplan
-from bidplane.core.devices.chain import UNITS
+from bidplane.core.devices.chain import SLICES
 from bidplane.core.devices.mig import Profile, Slot
 from bidplane.core.market.model import Incumbent, Lot, Won
 from bidplane.core.market.moving.defragmentation import LeaseMove, MovePlan
@@ -27,7 +27,7 @@ def whole_gpu(lot: Lot, incumbents: Sequence[Incumbent], won: Sequence[Won]) -> 
         return None
     # Where an instance may be is where the pool's geometry has one.
     card = {leaf.name: Profile(0, leaf.span, leaf.starts) for leaf in leaves}
-    card[_WHOLE] = Profile(1, UNITS, (0,))
+    card[_WHOLE] = Profile(1, SLICES, (0,))
     instances = list(_instances(lot, incumbents, won))
     repacking = migplan.repack(
         _WHOLE,

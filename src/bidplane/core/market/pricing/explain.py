@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from bidplane.api import labels
 from bidplane.api.bid import BidReason
 from bidplane.api.money import format_credits
+from bidplane.api.shape import part_units
 from bidplane.core.market.model import Ask, Lost, Won
 from bidplane.core.market.shapes import CONSTRAINT_NOT_SOLD
 
@@ -92,6 +93,8 @@ def _explain(loss: Lost) -> str:
             )
         case BidReason.CONSTRAINT_NOT_SOLD:
             return CONSTRAINT_NOT_SOLD
+        case BidReason.SELECTS_NOTHING:
+            return "no GPU that is sold there has so much memory; ask for less, or for other GPUs"
         case BidReason.SHAPE_NOT_SOLD:
             return "the pool does not sell GPUs in that part; ask for whole GPUs, or another pool"
         case BidReason.NO_SUCH_POOL:
@@ -205,5 +208,5 @@ def explain_sale(sold: int, price: int, lot: str, share: str = "") -> str:
 def _gpus(count: int, share: str = "") -> str:
     if share:
         times = f"{count} × " if count != 1 else ""
-        return f"{times}{share} of a GPU" if "/" in share else f"{times}{share}"
+        return f"{times}{share} of a GPU" if part_units(share) else f"{times}{share}"
     return "1 GPU" if count == 1 else f"{count} GPUs"

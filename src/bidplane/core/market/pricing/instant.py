@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from bidplane.core.devices.chain import Leaf, uncut
-from bidplane.core.market.model import Domain
+from bidplane.core.devices import ranges
+from bidplane.core.devices.chain import Leaf, leaf_of, uncut
+from bidplane.core.market.model import Domain, units_at
 
 MOST_PERCENT = 5  # of a lot
 PREMIUM_PERCENT = 5  # over what a newcomer would pay in a round
@@ -24,7 +25,7 @@ STEP_PERCENT = 2  # of the first price, for each sale until the next round
 class Sale(NamedTuple):
     domain: str
     device: str
-    places: tuple[int, ...] = ()  # of a part: eighths, or a profile's start
+    places: tuple[int, ...] = ()  # of a part: units, or a profile's start
 
 
 class Float(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,22 +61,25 @@ class Float(msgspec.Struct, frozen=True, kw_only=True):
                 return None
             remaining = msgspec.structs.replace(self, devices=self.devices[1:], sold=self.sold + 1)
             return Sale(*self.devices[0]), remaining
-        leaf = next((leaf for leaf in self.leaves if leaf.name == share), None)
+        leaf = leaf_of(share, self.leaves)
         if leaf is None:
             return None
         cut, devices = dict(self.cut), self.devices
-        open_ = [key for key, kinds in cut.items() if len(kinds[leaf.kind]) >= leaf.units]
+        kind = leaf.kind
+        free = {key: units_at(kind, kinds[kind]) for key, kinds in cut.items()}
+        open_ = [key for key, units in free.items() if units >= leaf.units]
         if open_:  # where least is left beside it
-            key = min(open_, key=lambda key: (len(cut[key][leaf.kind]), key))
+            key = min(open_, key=lambda key: (free[key], key))
         elif devices:
             key, devices = devices[0], devices[1:]
             cut[key] = uncut(self.leaves)
         else:
             return None
-        places = cut[key][leaf.kind]
-        cut[key] = {**cut[key], leaf.kind: places[leaf.units :]}
+        places = cut[key][kind]
+        first, rest = ranges.take(places, leaf.units) if leaf.in_chain else (places[:1], places[1:])
+        cut[key] = {**cut[key], kind: rest}
         remaining = msgspec.structs.replace(self, cut=cut, devices=devices, sold=self.sold + 1)
-        return Sale(*key, places[: leaf.units]), remaining
+        return Sale(*key, first), remaining
 
 
 def opening_price(*, posted: int, base: int) -> int:

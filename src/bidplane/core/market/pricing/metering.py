@@ -2,7 +2,7 @@
 The rent that a running lease owes so far.
 
 A meter counts price × weight × seconds, exactly, through changes of price; weight is in
-56ths of a GPU, in which halves, eighths and MIG's sevenths are whole. It becomes
+fractions of a GPU in which every part and MIG's sevenths are whole (`GPU_WEIGHT`). It becomes
 micro-credits only when it is read. So the sum of all bills is the total rounded up
 once, however often the price changed or the bill was settled, and however small the share.
 """
