@@ -188,3 +188,32 @@ def test_a_host_that_is_away_is_waited_for(host: Callable[[Story], None]) -> Non
         assert (await site.client.get(NODE, "n1"))["metadata"]["name"] == "n1"
 
     host(story)
+
+
+def test_a_mind_that_repeats_itself_is_heard_once(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        haiku = Action(kind=ActionKind.OFF_TOPIC, name="model", value="warm silicon")
+        poems = iter(range(10**6))
+
+        async def poet(observation: Observation) -> Sequence[Intention]:
+            new = Action(kind=ActionKind.OFF_TOPIC, name="model", value=f"poem {next(poems)}")
+            return [Intention(action=action, reason="r") for action in (haiku, haiku, new, new)]
+
+        pilot, _ = pilot_of(site, mind=poet)
+        await pilot.run(asyncio.sleep, until=site.clock.now() + 3000)
+        shown = await proposals(site)
+        assert {phase for _, phase in shown} == {"Denied"}
+        assert sum("warm silicon" in summary for summary, _ in shown) == 1
+        assert len(shown) == 101, "a hundred ticks, a poem each"
+        await pilot.run(asyncio.sleep, until=site.clock.now() + 590)
+        assert len(await proposals(site)) == 120, "no more in an hour, whatever it wants"
+        reasons = {entry.reason for entry in await site.audit()}
+        assert reasons == {"OffTopic"}
+
+        # A week later the objects are gone, and the audit has them still.
+        entries = len(await site.audit())
+        await asyncio.sleep(8 * 86_400)
+        assert await proposals(site) == []
+        assert len(await site.audit()) == entries == 120
+
+    host(story)

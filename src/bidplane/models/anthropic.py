@@ -32,7 +32,16 @@ class _AnthropicMessage(msgspec.Struct):
 
 
 class AnthropicModel:
-    def __init__(self, model: str, *, url: str = DEFAULT_URL, key: str = "", seconds: float = 60.0):
+    def __init__(
+        self,
+        model: str,
+        *,
+        url: str = DEFAULT_URL,
+        key: str = "",
+        seconds: float = 60.0,
+        answer_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self._answer_tokens = answer_tokens
         self._model, self._key, self._seconds = model, key, seconds
         headers = {"Accept-Encoding": "identity"}
         self._http = HttpCaller(
@@ -43,7 +52,7 @@ class AnthropicModel:
         tool = {"name": _TOOL, "description": "Propose actions.", "input_schema": schema}
         body = {
             "model": self._model,
-            "max_tokens": MOST_TOKENS,
+            "max_tokens": self._answer_tokens,
             "system": system,
             "messages": [{"role": "user", "content": question}],
             "tools": [tool],

@@ -30,7 +30,16 @@ class _Completion(msgspec.Struct):
 
 
 class OpenAiModel:
-    def __init__(self, model: str, *, url: str = DEFAULT_URL, key: str = "", seconds: float = 60.0):
+    def __init__(
+        self,
+        model: str,
+        *,
+        url: str = DEFAULT_URL,
+        key: str = "",
+        seconds: float = 60.0,
+        answer_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self._answer_tokens = answer_tokens
         self._model, self._seconds = model, seconds
         headers = {"Accept-Encoding": "identity"}
         self._http = HttpCaller(
@@ -41,7 +50,7 @@ class OpenAiModel:
         body = {
             "model": self._model,
             "temperature": 0,
-            "max_tokens": MOST_TOKENS,
+            "max_tokens": self._answer_tokens,
             "messages": [
                 {"role": "system", "content": system},
                 {"role": "user", "content": question},
