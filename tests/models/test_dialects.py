@@ -16,11 +16,13 @@ import pytest
 from bidplane.core.gate.fleet import FleetNode, FleetState
 from bidplane.core.minds.asking import ANSWER_SCHEMA
 from bidplane.core.minds.observation import Intention, Observation
+from bidplane.errors import UserError
 from bidplane.models.anthropic import AnthropicModel
 from bidplane.models.chat import ChatModel, ModelFailed
 from bidplane.models.openai import OpenAiModel
 from bidplane.pilot.exchanges import ExchangeFiles
 from bidplane.pilot.modelmind import ModelExchange, ModelMind
+from bidplane.pilot.webhook import Webhook
 
 ACTIONS = {"actions": [{"kind": "CordonNode", "name": "n1", "reason": "r"}]}
 TEXT = json.dumps(ACTIONS)
@@ -174,3 +176,21 @@ def test_exchanges_are_kept_as_they_were(tmp_path: Any) -> None:
     for digest, problem in (("0" * 64, "the rules decided"), ("../x", "cites no observation")):
         with pytest.raises(Exception, match=problem):
             files.read(digest)
+
+
+def test_a_webhook_gets_a_text_and_may_fail() -> None:
+    server = PretendedModel(b"ok")
+
+    async def story(url: str) -> None:
+        await Webhook(f"{url}/services/x").tell("n1 waits for you")
+        server.code = 500
+        await Webhook(f"{url}/services/x").tell("again")
+        await Webhook("http://127.0.0.1:1/").tell("to nobody")
+
+    play(server, story)
+    assert [body for _, _, body in server.requests] == [
+        {"text": "n1 waits for you"},
+        {"text": "again"},
+    ]
+    with pytest.raises(UserError, match="begins with https://"):
+        Webhook("slack")

@@ -14,7 +14,7 @@ import structlog
 
 from bidplane.api.gate.action import Action
 from bidplane.api.gate.policy import ActorRole
-from bidplane.api.gate.proposal import ProposalSpec, Proposer
+from bidplane.api.gate.proposal import ProposalPhase, ProposalSpec, Proposer
 from bidplane.api.kinds import PROPOSAL
 from bidplane.api.manifests import manifest
 from bidplane.api.reading import Invalid, Proposal, read_proposal
@@ -31,6 +31,12 @@ PILOT_NAME = "pilot"
 _MOST_INTENTIONS = 16  # of one tick
 _MOST_AN_HOUR = 120  # Proposals, whatever a mind wants
 _HOUR = 3600.0
+_NEWS = {
+    ProposalPhase.WAITING: "waits for you",
+    ProposalPhase.APPLIED: "is done",
+    ProposalPhase.DENIED: "was refused",
+    ProposalPhase.FAILED: "failed",
+}
 
 log = structlog.get_logger(__name__)
 
@@ -39,15 +45,27 @@ Mind = Callable[[Observation], Awaitable[Sequence[Intention]]]
 
 class Pilot:
     def __init__(
-        self, client: KubeClient, mind: Mind, *, clock: Clock, shadow: bool = False
+        self,
+        client: KubeClient,
+        mind: Mind,
+        *,
+        clock: Clock,
+        shadow: bool = False,
+        tell: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`shadow`: what it proposes is judged and recorded, and never applied."""
+        """
+        `shadow`: what it proposes is judged and recorded, and never applied. `tell` has people hear
+        of Proposals, their own too, that wait, are done or were refused.
+        """
+        self._tell = tell
+        self._phases: dict[str, ProposalPhase | None] | None = None  # by name, when last looked
         self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
         self._idle_nodes: dict[str, float] = {}
 
     async def tick(self) -> list[str]:
         """Observe, decide and propose once; return the names of the new Proposals."""
         observation = await self._observe()
+        await self._tell_news(observation)
         intentions = await self._mind(observation)
         names: list[str] = []
         for intention in self._new(observation, intentions):
@@ -55,6 +73,19 @@ class Pilot:
             if name is not None:
                 names.append(name)
         return names
+
+    async def _tell_news(self, observation: Observation) -> None:
+        """Tell of each Proposal whose phase changed since the last look; at first, of none."""
+        before = self._phases
+        self._phases = {past.name: past.phase for past in observation.proposals}
+        if before is None or self._tell is None:
+            return
+        for past in observation.proposals:
+            if past.phase != before.get(past.name) and past.phase in _NEWS:
+                await self._tell(
+                    f"{past.action}, proposed by {past.by}, {_NEWS[past.phase]}:"
+                    f" bidplane proposals show {past.name}"
+                )
 
     def _new(
         self, observation: Observation, intentions: Sequence[Intention]

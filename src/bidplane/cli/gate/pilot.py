@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -13,6 +12,7 @@ from cyclopts import App, Parameter
 from bidplane.api.kinds import PROPOSAL, Object
 from bidplane.api.reading import Invalid, read_proposal
 from bidplane.cli.common import Data, Json, console, installation, print_json, with_host
+from bidplane.cli.gate.audit import duration
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.core.minds.rules import RuleSettings
@@ -26,13 +26,12 @@ from bidplane.models.openai import OpenAiModel
 from bidplane.pilot.exchanges import ExchangeFiles
 from bidplane.pilot.loop import Mind, Pilot
 from bidplane.pilot.modelmind import ModelMind
+from bidplane.pilot.webhook import Webhook
 from bidplane.wiring.hostclient import pilot_client
 
 app = App(name="pilot", help="The pilot: observes the fleet and proposes changes.")
 
-_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
 _EXCHANGES = "pilot"  # the folder in the installation's
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @app.command
@@ -59,6 +58,9 @@ def run(
     tokens_per_hour: Annotated[
         int, Parameter(help="The model's budget; beyond it, the rules decide.")
     ] = 200_000,
+    webhook: Annotated[
+        str, Parameter(help="Post each Proposal that waits, is done or refused, as Slack reads it.")
+    ] = "",
     data: Data = None,
 ) -> None:
     """
@@ -104,7 +106,8 @@ def run(
         mode = "in shadow: nothing is applied" if shadow else "the Policies decide"
         console.print(f"the pilot observes every 30 s; {mode}; Ctrl-C stops it")
         try:
-            pilot = Pilot(client, chosen, clock=clock, shadow=shadow)
+            tell = Webhook(webhook).tell if webhook else None
+            pilot = Pilot(client, chosen, clock=clock, shadow=shadow, tell=tell)
             await pilot.run(asyncio.sleep, until=clock.now() + seconds if seconds else 0.0)
         finally:
             await client.close()
@@ -154,11 +157,3 @@ def explain(name: str, *, json: Json = False, data: Data = None) -> None:
         if text:
             console.print(f"--- {title}:", style="bold")
             console.print(text, markup=False, soft_wrap=True)
-
-
-def duration(option: str, text: str) -> int:
-    """Return the seconds in a duration such as 30m; raise `UserError` for what is none."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise UserError(f"{option} {text!r}: write a number and s, m, h or d, as 30m")
-    return int(match[1]) * _SECONDS[match[2]]
