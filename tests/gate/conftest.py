@@ -31,6 +31,7 @@ from bidplane.gate.actors import group_of
 from bidplane.gate.service import Gate
 from bidplane.ledger import Ledger
 from bidplane.ledger.audit.trail import AuditEntry, AuditTrail
+from bidplane.machinery.clock import Clock
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.sim.loop import VirtualClock, run
@@ -55,7 +56,7 @@ class Answer(NamedTuple):
 
 
 class GateSite:
-    def __init__(self, planes: Planes, gate: Gate, tokens: Tokens, clock: VirtualClock) -> None:
+    def __init__(self, planes: Planes, gate: Gate, tokens: Tokens, clock: Clock) -> None:
         self.planes, self.gate, self.tokens, self.clock = planes, gate, tokens, clock
         self.client = planes.client(HOST_PLANE)
         self.app: Any = None
@@ -263,9 +264,16 @@ def new_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], P
 Story = Callable[[GateSite], Coroutine[Any, Any, None]]
 
 
-async def play(folder: Path, location: Path | str, story: Story, *, furnished: bool = True) -> None:
+async def play(
+    folder: Path,
+    location: Path | str,
+    story: Story,
+    *,
+    furnished: bool = True,
+    clock: Clock | None = None,
+) -> None:
     """Run a story on a new site, or on the one that an earlier call left in `folder`."""
-    clock, tokens = VirtualClock(), Tokens(b"t" * 32)
+    clock, tokens = clock or VirtualClock(), Tokens(b"t" * 32)
     Ledger.open(location, durable=False).close()
     planes = Planes(
         folder / "planes",

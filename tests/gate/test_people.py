@@ -209,3 +209,24 @@ def test_a_bad_policy_is_refused_and_the_old_one_stays(host: Host) -> None:
         assert (await site.patch(f"{CORE}/nodes/n1", CORDON)).code == 200
 
     host(story)
+
+
+def test_two_changes_of_one_write_count_together(host: Host) -> None:
+    async def story(site: GateSite) -> None:
+        rules = [{"name": "all", "when": "true", "ruling": "Allow"}]
+        await site.set_policy({"rules": rules, "limits": [{"name": "few", "agents": 1}]})
+        both = {"spec": {"refill": "11", "priority": 3}}
+        answer = await site.patch(f"{OURS}/agents/a", both)
+        assert answer.code == 403
+        assert "at most 1 agents" in answer.message
+        agent = (await site.call("GET", f"{OURS}/agents/a")).body
+        assert (agent["spec"]["refill"], agent["spec"]["priority"]) == ("10", 2), "half of it was"
+        assert (await site.patch(f"{OURS}/agents/a", {"spec": {"priority": 3}})).code == 200
+
+        asks = [{"name": "all", "when": "true", "ruling": "RequireApproval"}]
+        await site.set_policy({"rules": asks})
+        answer = await site.patch(f"{OURS}/agents/a", {"spec": {"refill": "12", "priority": 4}})
+        assert answer.code == 403
+        assert "it makes SetRefill and SetPriority at once: send one at a time" in answer.message
+
+    host(story)

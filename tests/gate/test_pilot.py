@@ -13,10 +13,12 @@ from typing import Any
 
 from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, Kind, Object
+from bidplane.core.gate.digest import markdown
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.errors import api_error
 from bidplane.kube.client import Listing
+from bidplane.ledger.audit.summary import digest_of
 from bidplane.pilot.loop import Pilot
 
 from .conftest import CORE, OURS, GateSite, Story
@@ -186,5 +188,78 @@ def test_a_host_that_is_away_is_waited_for(host: Callable[[Story], None]) -> Non
         await pilot.run(nap, until=site.clock.now() + 150)
         assert naps == 5
         assert (await site.client.get(NODE, "n1"))["metadata"]["name"] == "n1"
+
+    host(story)
+
+
+def test_a_mind_that_repeats_itself_is_heard_once(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        haiku = Action(kind=ActionKind.OFF_TOPIC, name="model", value="warm silicon")
+        poems = iter(range(10**6))
+
+        async def poet(observation: Observation) -> Sequence[Intention]:
+            new = Action(kind=ActionKind.OFF_TOPIC, name="model", value=f"poem {next(poems)}")
+            return [Intention(action=action, reason="r") for action in (haiku, haiku, new, new)]
+
+        pilot, _ = pilot_of(site, mind=poet)
+        await pilot.run(asyncio.sleep, until=site.clock.now() + 3000)
+        shown = await proposals(site)
+        assert {phase for _, phase in shown} == {"Denied"}
+        assert sum("warm silicon" in summary for summary, _ in shown) == 1
+        assert len(shown) == 101, "a hundred ticks, a poem each"
+        await pilot.run(asyncio.sleep, until=site.clock.now() + 590)
+        assert len(await proposals(site)) == 120, "no more in an hour, whatever it wants"
+        reasons = {entry.reason for entry in await site.audit()}
+        assert reasons == {"OffTopic"}
+
+        # A week later the objects are gone, and the audit has them still.
+        entries = len(await site.audit())
+        await asyncio.sleep(8 * 86_400)
+        assert await proposals(site) == []
+        assert len(await site.audit()) == entries == 120
+
+    host(story)
+
+
+def test_people_hear_of_what_changed(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        lines: list[str] = []
+
+        async def tell(line: str) -> None:
+            lines.append(line)
+
+        async def nothing(observation: Observation) -> Sequence[Intention]:
+            return []
+
+        cordon = Action(kind=ActionKind.CORDON_NODE, name="n1")
+        missing = Action(kind=ActionKind.CORDON_NODE, name="n9")
+        await site.propose(missing, name="old")
+        await asyncio.sleep(1)
+        pilot, _ = pilot_of(site, mind=nothing, tell=tell)
+        await pilot.tick()
+        assert lines == [], "what it finds at first is no news"
+        await site.propose(cordon, name="new")
+        await asyncio.sleep(1)
+        await pilot.tick()
+        await pilot.tick()
+        waits = "CordonNode n1, proposed by pilot, waits for you: bidplane proposals show new"
+        assert lines == [waits]
+        digest = (await site.proposal("new"))["status"]["digest"]
+        await site.decide("new", "approve", by="owner:ann", digest=digest)
+        await asyncio.sleep(1)
+        await pilot.tick()
+        assert lines[1:] == [waits.replace("waits for you", "is done")]
+
+        now = site.clock.now()
+        summary = await site.gate.record(lambda t: digest_of(t, since=now - 3600, now=now))
+        page = markdown(summary)
+        assert "## Waiting for you (0)\n\nnothing" in page
+        assert "## Done (1)" in page
+        assert "pilot pilot: CordonNode n1: CordonNode n1: done" in page
+        assert "## Refused (1)" in page
+        assert "there is no Node n9" in page
+        later = now + 7200
+        empty = await site.gate.record(lambda t: digest_of(t, since=later - 60, now=later))
+        assert [*empty.done, *empty.refused, *empty.waiting, *empty.failed] == []
 
     host(story)

@@ -12,14 +12,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 
+from bidplane.api.gate.action import Action
 from bidplane.api.gate.policy import ActorRole
-from bidplane.api.gate.proposal import ProposalSpec, Proposer
+from bidplane.api.gate.proposal import ProposalPhase, ProposalSpec, Proposer
 from bidplane.api.kinds import PROPOSAL
 from bidplane.api.manifests import manifest
 from bidplane.api.reading import Invalid, Proposal, read_proposal
 from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.actions import action_digest
-from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes
+from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes, rests
 from bidplane.errors import AlreadyExists, ApiError
 from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
@@ -28,6 +29,14 @@ from bidplane.machinery.clock import Clock
 TICK_SECONDS = 30.0
 PILOT_NAME = "pilot"
 _MOST_INTENTIONS = 16  # of one tick
+_MOST_AN_HOUR = 120  # Proposals, whatever a mind wants
+_HOUR = 3600.0
+_NEWS = {
+    ProposalPhase.WAITING: "waits for you",
+    ProposalPhase.APPLIED: "is done",
+    ProposalPhase.DENIED: "was refused",
+    ProposalPhase.FAILED: "failed",
+}
 
 log = structlog.get_logger(__name__)
 
@@ -36,21 +45,64 @@ Mind = Callable[[Observation], Awaitable[Sequence[Intention]]]
 
 class Pilot:
     def __init__(
-        self, client: KubeClient, mind: Mind, *, clock: Clock, shadow: bool = False
+        self,
+        client: KubeClient,
+        mind: Mind,
+        *,
+        clock: Clock,
+        shadow: bool = False,
+        tell: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`shadow`: what it proposes is judged and recorded, and never applied."""
+        """
+        `shadow`: what it proposes is judged and recorded, and never applied. `tell` has people hear
+        of Proposals, their own too, that wait, are done or were refused.
+        """
+        self._tell = tell
+        self._phases: dict[str, ProposalPhase | None] | None = None  # by name, when last looked
         self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
         self._idle_nodes: dict[str, float] = {}
 
     async def tick(self) -> list[str]:
         """Observe, decide and propose once; return the names of the new Proposals."""
         observation = await self._observe()
+        await self._tell_news(observation)
         intentions = await self._mind(observation)
-        return [
-            name
-            for intention in intentions[:_MOST_INTENTIONS]
-            if (name := await self._propose(observation, intention)) is not None
-        ]
+        names: list[str] = []
+        for intention in self._new(observation, intentions):
+            name = await self._propose(observation, intention)
+            if name is not None:
+                names.append(name)
+        return names
+
+    async def _tell_news(self, observation: Observation) -> None:
+        """Tell of each Proposal whose phase changed since the last look; at first, of none."""
+        before = self._phases
+        self._phases = {past.name: past.phase for past in observation.proposals}
+        if before is None or self._tell is None:
+            return
+        for past in observation.proposals:
+            if past.phase != before.get(past.name) and past.phase in _NEWS:
+                await self._tell(
+                    f"{past.action}, proposed by {past.by}, {_NEWS[past.phase]}:"
+                    f" bidplane proposals show {past.name}"
+                )
+
+    def _new(
+        self, observation: Observation, intentions: Sequence[Intention]
+    ) -> Sequence[Intention]:
+        """Return the intentions that are neither under way nor resting, within the bounds."""
+        recent = sum(
+            past.by == PILOT_NAME and past.created > observation.at - _HOUR
+            for past in observation.proposals
+        )
+        room = min(_MOST_INTENTIONS, _MOST_AN_HOUR - recent)
+        new: dict[Action, Intention] = {}
+        for intention in intentions:
+            if not rests(observation, intention.action):
+                new.setdefault(intention.action, intention)
+        if len(new) > room:
+            log.warning("more intentions than the pilot may propose", left_out=len(new) - room)
+        return list(new.values())[: max(0, room)]
 
     async def run(self, sleep: Callable[[float], Awaitable[None]], *, until: float = 0.0) -> None:
         """Tick until the time `until`; for ever, if it is 0. A host that is away is waited for."""
@@ -101,6 +153,7 @@ def _past(proposal: Proposal) -> PastProposal:
     return PastProposal(
         name=proposal.name,
         action=proposal.spec.action,
+        by=proposal.spec.proposer.name,
         phase=proposal.phase,
         created=float(parse_or_zero(proposal.creation_timestamp)),
     )

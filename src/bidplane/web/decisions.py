@@ -60,7 +60,7 @@ class DecisionsApp:
             raise status.refuse(404, "NotFound", f"{request.method} {path} is not served")
         (name,) = match.arguments
         name = unquote(name)
-        made = ""
+        undo = ""
         if match.handler == _APPROVE:
             digest = request.first("digest")
             if not digest:
@@ -73,9 +73,9 @@ class DecisionsApp:
             reason = request.first("reason")[:_MOST_REASON]
             await proposing.reject(self._gate, actor, name, reason)
         else:
-            made = await proposing.take_back(self._gate, actor, name)
+            undo = await proposing.take_back(self._gate, actor, name)
         self._decided(name)
-        return json_reply({"name": made or name, "by": actor.name, "did": match.handler})
+        return json_reply({"name": undo or name, "by": actor.name, "did": match.handler})
 
     def _person(self, request: Request) -> GateActor:
         """Return the person who sends the request; raise 401, or 403 for everything else."""

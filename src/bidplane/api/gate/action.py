@@ -25,6 +25,7 @@ class ActionKind(enum.StrEnum):
     SET_IDLE_WINDOW = "SetIdleWindow"  # of a pool, seconds
     SET_REFILL = "SetRefill"  # of an agent, credits per hour before priority
     SET_PRIORITY = "SetPriority"  # of an agent; it multiplies the refill
+    OFF_TOPIC = "OffTopic"  # what a model answered instead of an action; recorded, and refused
 
 
 Text = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": _MOST_NAME})]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,13 @@ from bidplane.api.objects import Fields
 from bidplane.api.times import rfc3339_ms
 from bidplane.cli.account.ledger import LedgerOption, ledger_location
 from bidplane.cli.common import Data, Json, console, print_json, print_table
+from bidplane.core.gate.digest import markdown
 from bidplane.errors import UserError
 from bidplane.ledger.audit.check import verify_audit
+from bidplane.ledger.audit.summary import digest_of
 from bidplane.ledger.audit.trail import AuditEntry, AuditTrail
 from bidplane.ledger.stores import open_store
+from bidplane.machinery.clock import SystemClock
 
 app = App(name="audit", help="The audit: verdicts, approvals and outcomes, chained by hash.")
 
@@ -130,6 +134,44 @@ def export(
         raise UserError(f"cannot write {output}: {error.strerror}") from error
     finally:
         trail.close()
+
+
+@app.command
+def digest(
+    *,
+    last: Annotated[str, Parameter(help="How far back, as 24h or 7d.")] = "24h",
+    ledger: LedgerOption = "",
+    json: Json = False,
+    data: Data = None,
+) -> None:
+    """
+    Write what was done, refused and saved, and what waits for somebody, in Markdown.
+
+    For example:
+        bidplane audit digest > digest.md
+    """
+    now = SystemClock().now()
+    trail = open_audit(ledger, data)
+    try:
+        summary = digest_of(trail, since=now - duration("--last", last), now=now)
+    finally:
+        trail.close()
+    if json:
+        print_json(summary)
+        return
+    print(markdown(summary))
+
+
+_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def duration(option: str, text: str) -> int:
+    """Return the seconds in a duration such as 30m; raise `UserError` for what is none."""
+    match = _DURATION.fullmatch(text)
+    if match is None or not int(match[1]):
+        raise UserError(f"{option} {text!r}: write a number and s, m, h or d, as 30m")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def _write_lines(trail: AuditTrail, write: Callable[[bytes], object]) -> None:

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import re
+import os
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from bidplane.cli.common import Data, console, installation
+from bidplane.api.kinds import PROPOSAL, Object
+from bidplane.api.reading import Invalid, read_proposal
+from bidplane.cli.common import Data, Json, console, installation, print_json, with_host
+from bidplane.cli.gate.audit import duration
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.core.minds.rules import RuleSettings
 from bidplane.errors import UserError
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import SystemClock
-from bidplane.pilot.loop import Pilot
+from bidplane.models import anthropic, openai
+from bidplane.models.anthropic import AnthropicModel
+from bidplane.models.chat import ChatModel
+from bidplane.models.openai import OpenAiModel
+from bidplane.pilot.exchanges import ExchangeFiles
+from bidplane.pilot.loop import Mind, Pilot
+from bidplane.pilot.modelmind import ModelMind
+from bidplane.pilot.webhook import Webhook
 from bidplane.wiring.hostclient import pilot_client
 
 app = App(name="pilot", help="The pilot: observes the fleet and proposes changes.")
 
-_DURATION = re.compile(r"([0-9]{1,6})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_EXCHANGES = "pilot"  # the folder in the installation's
 
 
 @app.command
@@ -39,6 +49,18 @@ def run(
     release_after: Annotated[
         str, Parameter(help="Release a lease whose GPUs did nothing for so long.")
     ] = "1h",
+    mind: Annotated[
+        Literal["rules", "openai", "anthropic"], Parameter(help="What decides.")
+    ] = "rules",
+    model: Annotated[str, Parameter(help="The model's name, with openai and anthropic.")] = "",
+    url: Annotated[str, Parameter(help="The model's endpoint; else the vendor's.")] = "",
+    model_timeout: Annotated[str, Parameter(help="For a whole answer of the model.")] = "1m",
+    tokens_per_hour: Annotated[
+        int, Parameter(help="The model's budget; beyond it, the rules decide.")
+    ] = 200_000,
+    webhook: Annotated[
+        str, Parameter(help="Post each Proposal that waits, is done or refused, as Slack reads it.")
+    ] = "",
     data: Data = None,
 ) -> None:
     """
@@ -48,8 +70,12 @@ def run(
     worse. It writes Proposals and can do nothing else; the Policies decide, and by default a person
     approves: `bidplane proposals list --waiting`.
 
+    With `--mind openai` or `anthropic` a model is asked, with the key in $OPENAI_API_KEY or
+    $ANTHROPIC_API_KEY. If it does not answer, or its budget is used up, the rules decide.
+
     For example:
         bidplane pilot run --for 24h --shadow
+        bidplane pilot run --mind openai --model qwen3 --url http://127.0.0.1:8080/v1
     """
     settings = RuleSettings(
         park_after_seconds=duration("--park-after", park_after),
@@ -57,26 +83,77 @@ def run(
     )
     seconds = duration("--for", for_) if for_ else 0
 
-    async def mind(observation: Observation) -> Sequence[Intention]:
+    answer_seconds = duration("--model-timeout", model_timeout)
+    if tokens_per_hour < 1:
+        raise UserError(f"--tokens-per-hour must be at least 1, not {tokens_per_hour}")
+    if mind != "rules" and not model:
+        raise UserError(f"--mind {mind}: name the model with --model")
+
+    def by_rules(observation: Observation) -> Sequence[Intention]:
         return rules.decide(observation, settings)
+
+    async def decide(observation: Observation) -> Sequence[Intention]:
+        return by_rules(observation)
 
     async def work() -> None:
         clock = SystemClock()
         client = pilot_client(installation(data), clock=clock)
+        chat = _chat_model(mind, model, url, answer_seconds)
+        files = ExchangeFiles(installation(data).folder / _EXCHANGES)
+        chosen: Mind = decide
+        if chat is not None:
+            chosen = ModelMind(chat, by_rules, files, tokens_per_hour=tokens_per_hour)
         mode = "in shadow: nothing is applied" if shadow else "the Policies decide"
         console.print(f"the pilot observes every 30 s; {mode}; Ctrl-C stops it")
         try:
-            pilot = Pilot(client, mind, clock=clock, shadow=shadow)
+            tell = Webhook(webhook).tell if webhook else None
+            pilot = Pilot(client, chosen, clock=clock, shadow=shadow, tell=tell)
             await pilot.run(asyncio.sleep, until=clock.now() + seconds if seconds else 0.0)
         finally:
             await client.close()
+            if chat is not None:
+                await chat.close()
 
     asyncio.run(work())
 
 
-def duration(option: str, text: str) -> int:
-    """Return the seconds in a duration such as 30m; raise `UserError` for what is none."""
-    match = _DURATION.fullmatch(text)
-    if match is None or not int(match[1]):
-        raise UserError(f"{option} {text!r}: write a number and s, m, h or d, as 30m")
-    return int(match[1]) * _SECONDS[match[2]]
+def _chat_model(mind: str, model: str, url: str, seconds: float) -> ChatModel | None:
+    """Return the model that a mind asks; None for the rules."""
+    if mind == "openai":
+        key = os.environ.get("OPENAI_API_KEY", "")
+        return OpenAiModel(model, url=url or openai.DEFAULT_URL, key=key, seconds=seconds)
+    if mind == "anthropic":
+        key = os.environ.get("ANTHROPIC_API_KEY", "")
+        return AnthropicModel(model, url=url or anthropic.DEFAULT_URL, key=key, seconds=seconds)
+    return None
+
+
+@app.command
+def explain(name: str, *, json: Json = False, data: Data = None) -> None:
+    """
+    Show exactly what the model was given before it proposed this, and what it said.
+
+    For example:
+        bidplane pilot explain pilot-3f2a9c01d4e5-1
+    """
+
+    async def work(host: KubeClient) -> Object:
+        return await host.get(PROPOSAL, name)
+
+    proposal = read_proposal(with_host(data, work))
+    if isinstance(proposal, Invalid):
+        raise UserError(f"the Proposal {proposal} cannot be read")
+    folder = installation(data).folder / _EXCHANGES
+    exchange = ExchangeFiles(folder).read(proposal.spec.observation)
+    if json:
+        print_json(exchange)
+        return
+    for title, text in (
+        ("it was told", exchange.system),
+        ("it was given", exchange.question),
+        ("it said", exchange.answer or "(nothing)"),
+        ("the rules decided, because", exchange.problem),
+    ):
+        if text:
+            console.print(f"--- {title}:", style="bold")
+            console.print(text, markup=False, soft_wrap=True)

@@ -6,6 +6,8 @@ The audit is the truth; a status that somebody edits is written again, and nothi
 
 from __future__ import annotations
 
+import contextlib
+
 import msgspec
 
 from bidplane.api.gate.action import Effect
@@ -15,6 +17,7 @@ from bidplane.api.objects import name_of
 from bidplane.api.reading import Proposal
 from bidplane.api.times import rfc3339, rfc3339_ms
 from bidplane.core.gate.actions import action_digest
+from bidplane.core.gate.lifecycle import FINAL
 from bidplane.errors import NotFound
 from bidplane.gate import applying, proposing
 from bidplane.gate.service import Gate
@@ -24,6 +27,8 @@ from bidplane.machinery.controller import Controller
 from bidplane.machinery.informer import Informer
 
 _WORKERS = 1  # verdicts are made one at a time
+# An ended Proposal is deleted after so long; the audit keeps all that was recorded about it.
+KEEP_SECONDS = 7 * 86_400.0
 
 
 class ProposalController:
@@ -64,7 +69,18 @@ class ProposalController:
         elif subject.phase is ProposalPhase.WAITING and subject.verdict is not None:
             delay = max(1.0, subject.verdict.details.expires_at - gate.clock.now())
         await self._show(proposal, subject)
+        if delay is None and subject.phase in FINAL:
+            return await self._delete_old(proposal, subject)
         return delay
+
+    async def _delete_old(self, proposal: Proposal, subject: Subject) -> float | None:
+        """Delete a Proposal that ended long ago; else return the delay until then."""
+        delay = subject.last.at / 1000 + KEEP_SECONDS - self._gate.clock.now()
+        if delay > 0:
+            return delay
+        with contextlib.suppress(NotFound):
+            await self._gate.host.delete(PROPOSAL, proposal.name, uid=proposal.uid)
+        return None
 
     def _until_measured(self, subject: Subject) -> float:
         assert subject.outcome is not None, "it was applied"

@@ -54,6 +54,7 @@ SHAPES: dict[ActionKind, ActionShape] = {
     ActionKind.SET_PRIORITY: ActionShape(
         "Agent", read_value=lambda text: _number(text, 1, _MOST_PRIORITY)
     ),
+    ActionKind.OFF_TOPIC: ActionShape("answer", read_value=str),
 }
 
 
@@ -101,7 +102,7 @@ def undo_of(action: Action, before: str) -> Action | None:
             return Action(kind=ActionKind.RETURN_NODE, name=action.name)
         case ActionKind.RETURN_NODE:
             return Action(kind=ActionKind.CORDON_NODE, name=action.name)
-        case ActionKind.EVICT_POD | ActionKind.RELEASE_LEASE:
+        case ActionKind.EVICT_POD | ActionKind.RELEASE_LEASE | ActionKind.OFF_TOPIC:
             return None
         case _:
             return msgspec.structs.replace(action, value=before)

@@ -37,6 +37,7 @@ class Impossible(enum.StrEnum):
     IN_USE = "InUse"
     QUEUE_NOT_EMPTY = "QueueNotEmpty"
     QUEUE_UNKNOWN = "QueueUnknown"
+    OFF_TOPIC = "OffTopic"
 
 
 class ActionImpossible(Exception):
@@ -83,6 +84,9 @@ def prepare(action: Action, fleet: FleetState) -> Prepared:
             return _pool(action, fleet)
         case ActionKind.SET_REFILL | ActionKind.SET_PRIORITY:
             return _agent(action, fleet)
+        case ActionKind.OFF_TOPIC:
+            message = f"off-topic: {action.value!r} is no action"
+            raise ActionImpossible(Impossible.OFF_TOPIC, message)
 
 
 def is_carried_out(action: Action, fleet: FleetState) -> bool:

@@ -33,6 +33,8 @@ def scope_of(action: Action, fleet: FleetState, lease: str = "") -> Effect:
                 return Effect(agents=1, spend=hourly_grant(agent.refill, agent.priority))
             except ValueError:
                 return Effect(agents=1)
+        case ActionKind.OFF_TOPIC:
+            return Effect()
 
 
 def _total(leases: list[FleetLease], pods: int) -> Effect:

@@ -11,12 +11,22 @@ from bidplane.api.gate.action import Action
 from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.fleet import FleetState
 
+REST_SECONDS = 3600.0  # after a refusal, before the same is proposed again
+_REFUSED = (
+    ProposalPhase.DENIED,
+    ProposalPhase.REJECTED,
+    ProposalPhase.EXPIRED,
+    ProposalPhase.FAILED,
+    ProposalPhase.SHADOW,
+)
+
 
 class PastProposal(msgspec.Struct, frozen=True, kw_only=True):
     """A Proposal that exists, as the pilot sees it."""
 
     name: str
     action: Action
+    by: str = ""  # the proposer
     phase: ProposalPhase | None
     created: float  # seconds
 
@@ -46,3 +56,15 @@ def idle_nodes(fleet: FleetState, before: Mapping[str, float], now: float) -> di
     """Return since when nobody is on each node, from what was seen before."""
     used = {lease.node for lease in fleet.leases} | {pod.node for pod in fleet.pods}
     return {node.name: before.get(node.name, now) for node in fleet.nodes if node.name not in used}
+
+
+def rests(observation: Observation, action: Action) -> bool:
+    """Return True if this action is under way, or was refused a short time ago."""
+    for past in observation.proposals:
+        if past.action != action:
+            continue
+        if past.phase in _REFUSED and past.created + REST_SECONDS <= observation.at:
+            continue
+        if past.phase is not ProposalPhase.APPLIED:
+            return True
+    return False

@@ -17,22 +17,13 @@ from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.effects import ActionImpossible, prepare
 from bidplane.core.gate.fleet import FleetNode, FleetState
 from bidplane.core.minds.idleness import idle_evidence, idle_seconds
-from bidplane.core.minds.observation import Intention, Observation, PastProposal
-
-_REFUSED = (
-    ProposalPhase.DENIED,
-    ProposalPhase.REJECTED,
-    ProposalPhase.EXPIRED,
-    ProposalPhase.FAILED,
-    ProposalPhase.SHADOW,
-)
+from bidplane.core.minds.observation import Intention, Observation, PastProposal, rests
 
 
 class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     park_after_seconds: float = 1800.0
     spare_nodes: int = 1  # of each pool, that stay in service though nobody uses them
     release_after_seconds: float = 3600.0  # of an idle lease
-    rest_seconds: float = 3600.0  # after a refusal, before the same is proposed again
 
 
 DEFAULT_RULES = RuleSettings()
@@ -47,7 +38,7 @@ def decide(observation: Observation, settings: RuleSettings = DEFAULT_RULES) -> 
         *_release_idle(observation, settings),
         *_park_idle(observation, settings),
     ):
-        if _rests(observation, intention.action, settings):
+        if rests(observation, intention.action):
             continue
         try:
             prepare(intention.action, observation.fleet)
@@ -55,18 +46,6 @@ def decide(observation: Observation, settings: RuleSettings = DEFAULT_RULES) -> 
             continue
         intentions.append(intention)
     return intentions
-
-
-def _rests(observation: Observation, action: Action, settings: RuleSettings) -> bool:
-    """Return True if this action is under way, or was refused a short time ago."""
-    for past in observation.proposals:
-        if past.action != action:
-            continue
-        if past.phase in _REFUSED and past.created + settings.rest_seconds <= observation.at:
-            continue
-        if past.phase is not ProposalPhase.APPLIED:
-            return True
-    return False
 
 
 def _waiting(fleet: FleetState, node: FleetNode) -> int:
