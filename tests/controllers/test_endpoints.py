@@ -5,6 +5,8 @@ the exchange and the node.
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from bidplane.api import labels
@@ -98,6 +100,39 @@ def test_traffic_wakes_the_target_and_lets_it_sleep(stories):
             await site.end_lease(f"lease-{life}")
             await site.settle()
             assert not await site.all(site.plane, GPU_LEASE)
+
+    stories(story)
+
+
+def test_an_address_that_an_agent_writes_is_not_used(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await site.settle()
+        await demand(site, 2, awake=True)
+        (pod,) = await site.all(site.plane, POD)
+        addresses = []
+
+        async def follow():
+            listing = await site.host.list(ENDPOINT)
+            async for event in site.host.watch(ENDPOINT, resource_version=listing.resource_version):
+                backends = event.object["status"].get("backends") or []
+                addresses.extend(backend["address"] for backend in backends)
+
+        async def forge():
+            """In its plane an agent may write any status; the syncer repairs it, but later."""
+            ready = {"type": "Ready", "status": "True"}
+            forged = {"podIP": "127.0.0.1", "conditions": [ready]}
+            name = pod["metadata"]["name"]
+            await site.plane.patch(POD, name, {"status": forged}, "default", subresource="status")
+            await site.settle()
+
+        following = asyncio.create_task(follow())
+        await forge()
+        await run_pod(site, lease="lease-1")
+        await forge()
+        following.cancel()
+        assert set(addresses) == {"10.9.8.7"}
 
     stories(story)
 

@@ -60,6 +60,7 @@ class LiveEndpoint:
         self.holds: HoldQueue[ProxiedRequest] = HoldQueue(endpoint.spec.max_held)
         self._streams: dict[ProxiedRequest, StreamForm] = {}  # held ones that were begun
         self._in_flight: set[ProxiedRequest] = set()
+        self._uncounted: set[ProxiedRequest] = set()  # of all, those that are no use of it
         self._open: dict[Address, str] = {}  # pods that answer, with their names
         self._probes: dict[Address, asyncio.Task[None]] = {}
         self._turn = 0
@@ -77,6 +78,7 @@ class LiveEndpoint:
         self._since = parse_rfc3339(self.demand.since) if self.demand.since else now()
         # What was used before we started is not known: a window begins now.
         self._last_use = now()
+        self._was_used = False  # since we started
         self._sleep_asked = False
         self._reported_at = 0.0
         if previous is None:
@@ -182,7 +184,9 @@ class LiveEndpoint:
         head = request.head
         agent = head.header(b"user-agent")
         if counts_as_use(self.endpoint.spec, head.method, head.path, agent):
-            self._last_use, self._sleep_asked = self._now(), False
+            self._last_use, self._was_used, self._sleep_asked = self._now(), True, False
+        else:
+            self._uncounted.add(request)
         request.on_end = lambda: self._ended(request)
         if self._open:
             request.added = _WARM
@@ -215,11 +219,9 @@ class LiveEndpoint:
     def _ended(self, request: ProxiedRequest) -> None:
         if request in self._in_flight:
             self._in_flight.discard(request)
-            head = request.head
-            if head.websocket or counts_as_use(
-                self.endpoint.spec, head.method, head.path, head.header(b"user-agent")
-            ):
+            if request not in self._uncounted:
                 self._last_use = self._now()
+        self._uncounted.discard(request)
         self.holds.remove(request)
         self._streams.pop(request, None)
 
@@ -325,11 +327,14 @@ class LiveEndpoint:
             awake=awake,
             since=rfc3339(now),
             reason=reason,
-            last_request=rfc3339(self._last_use),
+            last_request=self._last_request(),
         )
         self._sleep_asked = False
         self.stop()
         self._changed()
+
+    def _last_request(self) -> str:
+        return rfc3339(self._last_use) if self._was_used else self.demand.last_request
 
     def wake(self) -> None:
         """Wake by request of a person, and stay for a window."""
@@ -408,7 +413,7 @@ class LiveEndpoint:
     def _report(self, loop_now: float) -> None:
         report = msgspec.structs.replace(
             self.demand,
-            last_request=rfc3339(self._last_use),
+            last_request=self._last_request(),
             holds=len(self.holds),
             in_flight=self._used_in_flight(loop_now, self.endpoint.spec.idle_seconds),
         )

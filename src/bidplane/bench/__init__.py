@@ -21,6 +21,7 @@ BENCHES = {
     "nodes": "claims allocated, beside kube-scheduler; what nodes cost",
     "agents": "agents and pods from create to running; beside kube-scheduler with DRA",
     "neighbours": "a quiet agent's GET and bid → won while another attacks, beside before",
+    "activator": "CPU and time a request and a held request cost; beside nginx, HAProxy, Go",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }
 

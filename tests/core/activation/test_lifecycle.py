@@ -43,7 +43,14 @@ def pod(name="llm-1", *, ip="10.0.0.1", ready=True, leaving=False, status=None, 
 
 def step(replicas, pods=(), *, awake=None, number=2, answers=1, spec=SPEC, **observed):
     demand = None if awake is None else Demand(number=number, awake=awake)
-    known = {"deployment": deployment(replicas), "service": SERVICE, "pods": pods, **observed}
+    addresses = {p.name: p.status["podIP"] for p in pods}
+    known = {
+        "deployment": deployment(replicas),
+        "service": SERVICE,
+        "pods": pods,
+        "addresses": addresses,
+        **observed,
+    }
     return plan(spec, CLAIM, Observed(**known), EndpointStatus(demand=demand, answers=answers))
 
 
@@ -134,7 +141,10 @@ def test_targets_that_cannot_be_served_are_refused_by_name():
     served = step(1, [pod()], awake=True, spec=by_name, service=service(ports=two))
     assert served.status.phase is not EndpointPhase.REFUSED
     taken = plan(
-        SPEC, HostClaim(reason="HostTaken", message="m"), Observed(None, None, []), EndpointStatus()
+        SPEC,
+        HostClaim(reason="HostTaken", message="m"),
+        Observed(None, None, [], {}),
+        EndpointStatus(),
     )
     assert (taken.status.phase, taken.status.reason) == ("Refused", "HostTaken")
 

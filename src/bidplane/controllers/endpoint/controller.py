@@ -199,8 +199,18 @@ class EndpointController:
             deployment=deployment,
             service=service,
             pods=pods,
+            addresses={pod.name: self._address(plane.name, pod) for pod in pods},
             pod_failure=str(failure.get("message", "")) if failure is not None else "",
         )
+
+    def _address(self, agent: str, pod: Pod) -> str:
+        """Return the address of a pod as its node reports it; "" before it has one."""
+        name = translation.host_name(pod.namespace, pod.name)
+        host_pod = self._host.pods.get(host_namespace(agent), name)
+        if host_pod is None or not translation.is_copy_of(host_pod, pod):
+            return ""
+        address: str = host_pod.status.get("podIP") or ""
+        return address
 
     async def _scale(
         self, plane: PlaneCache, deployment: KubeObject, spec: EndpointSpec, replicas: int

@@ -14,7 +14,7 @@ Pure: `plan` returns the status to write and the replicas to set.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,7 +30,7 @@ from bidplane.api.endpoint import (
     EndpointTarget,
 )
 from bidplane.api.kinds import Object
-from bidplane.api.objects import annotations_of, condition_of, labels_of, spec_of, status_of
+from bidplane.api.objects import annotations_of, condition_of, labels_of, spec_of
 from bidplane.api.views import Pod
 from bidplane.core.activation.claims import HostClaim
 from bidplane.core.workloads.common import is_ready
@@ -65,11 +65,17 @@ _BROKEN = frozenset(
 
 
 class Observed(msgspec.Struct, frozen=True):
-    """The state of an Endpoint's target; `pods` are those that its Service selects."""
+    """
+    The state of an Endpoint's target; `pods` are those that its Service selects.
+
+    Their addresses are the host's: in its plane an agent can write any address into a pod's status,
+    also one that only the activator reaches.
+    """
 
     deployment: Object | None
     service: Object | None
     pods: Sequence[Pod]
+    addresses: Mapping[str, str]  # by pod
     pod_failure: str = ""  # of the Deployment: why it cannot create a pod
 
 
@@ -196,7 +202,7 @@ def _backends(spec: EndpointSpec, observed: Observed, live: Sequence[Pod]) -> li
     port_name = _port_name(spec.target, observed.service)
     backends = []
     for pod in live:
-        address = status_of(pod).get("podIP")
+        address = observed.addresses.get(pod.name)
         served: list[dict[str, Any]] = [dict(pairs) for pairs in ports(observed.service, pod)]
         numbers = [port["port"] for port in served if port.get("name", "") == port_name]
         if address and numbers:

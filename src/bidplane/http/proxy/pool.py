@@ -30,7 +30,7 @@ class BackendLimits(msgspec.Struct, frozen=True, kw_only=True):
     response_seconds: float = 600.0  # between two bytes of an answer
     tunnel_seconds: float = 3600.0  # between two bytes of a WebSocket
     idle_seconds: float = 30.0  # of a connection that carries nothing
-    idle_count: int = 64  # connections kept for each backend
+    idle_count: int = 512  # connections kept for each backend
 
 
 class BackendPool:
