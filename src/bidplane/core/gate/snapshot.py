@@ -10,7 +10,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.api.lease import IN_USE, LINK_DEGRADED, Phase
-from bidplane.api.money import GPU_WEIGHT, parse_credits
+from bidplane.api.money import parse_credits
 from bidplane.api.objects import is_true
 from bidplane.api.reading import Agent, Bid, GPULease, Invalid, Pool
 from bidplane.api.views import Node, Pod, ResourceSlice
@@ -161,7 +161,8 @@ def _rent(lease: GPULease) -> int:
         per_gpu = parse_credits(price) if price else 0
     except ValueError:
         return 0
-    return per_gpu * (lease.spec.weight or GPU_WEIGHT * len(lease.spec.devices)) // GPU_WEIGHT
+    whole = lease.spec.gpu_weight
+    return per_gpu * (lease.spec.weight or whole * len(lease.spec.devices)) // whole
 
 
 def _node(node: Node, sold: _SoldDevices) -> FleetNode:
