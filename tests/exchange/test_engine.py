@@ -29,7 +29,7 @@ def test_a_bid_wins_is_claimed_and_pays_by_the_second(market: Market) -> None:
 def test_the_story_of_trainer_and_chat(market: Market) -> None:
     market.round(bid("b1", "trainer", 4, PRICE))
     market.claim("b1")
-    report = market.round(bid("b2", "chat", 2, 2 * PRICE), after=60)
+    report = market.round(bid("b2", "chat", 2, 3 * PRICE), after=60)
     assert [d.lease for d in report.result.displaced] == [lease_id("b1")]
     trainer, chat = market.lease("b1"), market.lease("b2")
     assert (trainer.phase, trainer.reason) == (Phase.DRAINING, "Outbid")

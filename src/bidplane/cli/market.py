@@ -25,6 +25,7 @@ from bidplane.cli.common import (
     print_table,
     with_host,
 )
+from bidplane.core.market.model import RULES
 from bidplane.errors import ApiError, UserError
 from bidplane.kube.client import KubeClient, Object
 from bidplane.ledger import Ledger
@@ -126,8 +127,10 @@ def replay(
     result = replayed.result
     if json:
         differences = list(replayed.differences)
-        print_json({"round": number, "same": replayed.is_same, "differences": differences})
-        sys.exit(0 if replayed.is_same else 1)
+        rules = replayed.input.rules
+        answer = {"round": number, "same": replayed.is_same, "differences": differences}
+        print_json({**answer, "rules": rules})
+        sys.exit(0 if replayed.is_same or replayed.is_of_earlier_rules else 1)
     summary = (
         f"{len(replayed.input.asks)} bids and {len(replayed.input.incumbents)} leases:"
         f" {len(result.won)} won, {len(result.lost)} lost,"
@@ -136,8 +139,9 @@ def replay(
     )
     if replayed.is_of_earlier_rules and not replayed.is_same:
         console.print(
-            f"round {number} was cleared by the rules of an earlier version; by today's the result"
-            f" differs: {', '.join(replayed.differences)} ({summary})"
+            f"round {number} was cleared by version {replayed.input.rules} of the rules, and what"
+            f" it decided stands; by version {RULES} the result would differ:"
+            f" {', '.join(replayed.differences)} ({summary})"
         )
         return
     if not replayed.is_same:

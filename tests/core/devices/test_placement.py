@@ -9,7 +9,8 @@ from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import Block
 from bidplane.core.devices.placement import PlacementError, Shelf, place
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
 from core.market.contests import contests
 
 

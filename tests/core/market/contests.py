@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bidplane.core.devices import ranges
 from bidplane.core.devices.chain import CHAIN, FRACTIONS, PARTS, Block, Chain, Leaf
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput
 
 FLOOR = 100
@@ -307,7 +307,9 @@ def parted(draw: st.DrawFn) -> tuple[Parted, list[Contestant]]:
 
     def enters(block: Block) -> None:
         price, weight, tie = draw(prices), draw(weights), draw(st.integers(0, 2))
-        field.append(Contestant(f"c{len(field)}", block, price, weight, tie, FLOOR))
+        field.append(
+            Contestant(f"c{len(field)}", block, price, weight, tie, FLOOR, is_lease=block.is_pinned)
+        )
 
     for g in range(draw(st.integers(0, 2))):
         left = {leaf.kind: 2400 if leaf.in_chain else leaf.per_gpu for leaf in leaves}

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bidplane.core.devices.chain import Block
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.joint.capacity import Rooms, in_lots, joint
 from bidplane.core.market.model import Ask, Domain, Incumbent, Lot, RoundInput
 

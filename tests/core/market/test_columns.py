@@ -13,7 +13,10 @@ from bidplane.core.devices.chain import FRACTIONS, Block
 from bidplane.core.devices.placement import Shelf, place
 from bidplane.core.market.clearing import columns
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Clearing, Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
+from bidplane.core.market.clearing.greedy import Greedy
+from bidplane.core.market.clearing.supply import seated
 from bidplane.core.market.model import ONE
 
 from .contests import CHAINS, FLOOR, chains, contests, prices, weights
@@ -27,9 +30,11 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check_same(start: Room, field: list[Contestant]) -> None:
-    slow, quick = clear(start, field), columns.clear_fast(start, field)
-    left_to_clear = an_agent_won_and_lost_a_lease(slow) if _have_agents(field) else False
-    assert isinstance(quick, columns.FastClearing) or left_to_clear
+    bids = [c for c in field if not c.block.is_pinned]
+    room = seated(start, [c.block for c in field if c.block.is_pinned])
+    slow, quick = clear(room, bids), columns.clear_fast(room, bids)
+    assert isinstance(slow, Greedy)
+    assert isinstance(quick, columns.FastClearing)
     assert quick.accepted == slow.accepted
     assert quick.losers == slow.losers
     assert [quick.critical_price(c) for c in slow.accepted] == [
@@ -41,27 +46,27 @@ def check_same(start: Room, field: list[Contestant]) -> None:
     assert quick.posted_price(FLOOR, last=0) == slow.posted_price(FLOOR, last=0)
 
 
-def _have_agents(field: list[Contestant]) -> bool:
-    return any(c.agent for c in field)
-
-
-def an_agent_won_and_lost_a_lease(outcome: Clearing) -> bool:
-    """Or would have, had its bid not been kept out by that lease."""
-    bids = {c.agent for c in (*outcome.accepted, *outcome.losers) if not c.is_lease}
-    leases = {c.agent for c in (*outcome.accepted, *outcome.losers) if c.is_lease}
-    return bool((bids & leases) - {""})
+@settings(max_examples=500, deadline=None)
+@given(contests(agents=("", "x", "y")))
+def test_bids_of_several_agents(contest: tuple[Room, list[Contestant]]) -> None:
+    check_same(*contest)
 
 
 @settings(max_examples=500, deadline=None)
 @given(contests(agents=("", "x", "y")))
-def test_bids_and_leases_of_one_agent(contest: tuple[Room, list[Contestant]]) -> None:
-    check_same(*contest)
-
-
-@settings(max_examples=500, deadline=None)
-@given(contests())
-def test_bids_and_running_leases(contest: tuple[Room, list[Contestant]]) -> None:
-    check_same(*contest)
+def test_leases_that_outrank_all_bids_change_no_bids_fate(
+    contest: tuple[Room, list[Contestant]],
+) -> None:
+    """Where nobody can be displaced, the bids come to what they would beside them alone."""
+    start, field = contest
+    field = [c._replace(price=10**6) if c.is_lease else c for c in field]
+    bids = [c for c in field if not c.is_lease]
+    both = clear(start, field)
+    alone = columns.clear_fast(seated(start, [c.block for c in field if c.is_lease]), bids)
+    assert [c for c in both.accepted if not c.is_lease] == alone.accepted
+    assert [both.critical_price(c) for c in alone.accepted] == [
+        alone.critical_price(c) for c in alone.accepted
+    ]
 
 
 @st.composite
@@ -123,7 +128,7 @@ def test_hundreds_at_once(
 def test_a_few_are_cleared_by_the_readable_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "WORTH_IT", 2)
     alone = [Contestant("a", Block(1), 5, ONE, 0, 1)]
-    assert type(columns.clear_fast(Room({"d": 1}), alone)) is Clearing
+    assert type(columns.clear_fast(Room({"d": 1}), alone)) is Greedy
 
 
 @st.composite

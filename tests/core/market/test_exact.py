@@ -13,8 +13,10 @@ from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import CHAIN, FRACTIONS, Block, weight_of
 from bidplane.core.market.clearing import exact
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.exact import ExactClearing, _parts, clear_exactly
-from bidplane.core.market.clearing.greedy import Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
+from bidplane.core.market.clearing.exact import ExactClearing, clear_exactly
+from bidplane.core.market.clearing.supply import size_of
 from bidplane.core.market.model import ONE
 
 from .contests import Parted, contests, packs, parted
@@ -97,7 +99,7 @@ Mixed = tuple[Parted, list[Contestant]]
 
 
 def worth(contestants: list[Contestant], lot: Parted) -> int:
-    return sum(c.key * _parts(c.block, lot.room([])) for c in contestants)
+    return sum(c.key * size_of(c.block, lot.room([])) for c in contestants)
 
 
 def parts_exactly(lot: Parted, field: list[Contestant]) -> ExactClearing:

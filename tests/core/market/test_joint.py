@@ -23,9 +23,10 @@ from bidplane.core.market import (
     Won,
     clear_round,
 )
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
 from bidplane.core.market.clearing.exact import clear_exactly
-from bidplane.core.market.clearing.greedy import Contestant, clear
-from bidplane.core.market.joint.clearing import clear_joined
+from bidplane.core.market.joint.clearing import Joined
 from bidplane.core.market.joint.components import Component
 from bidplane.core.market.model import ONE
 from bidplane.core.market.pricing.purses import Purses
@@ -275,7 +276,7 @@ def test_lots_that_nobody_joins_come_to_the_same_alone_and_together(given: Round
     admitted, refused = admit(given)
     lots = sorted(given.lots, key=lambda lot: lot.name)
     refused_here = [one for one in refused if one.loss.lot]
-    together = clear_joined(
+    together = Joined(
         Component(list(lots), list(admitted), list(given.incumbents), refused_here)
     ).with_moves(Purses(given.available, {}))
     alone = clear_round(given)
@@ -502,12 +503,12 @@ def without(lots: list[Lot], running: Incumbent) -> list[Lot]:
 def test_who_takes_any_part_of_a_lease_ends_all_of_it_and_pays_each_fund() -> None:
     running = lease("both", 300, ("h100", 8, 6), ("l40", 1, 3))
     lots = without([lot("h100", 8), lot("l40", 1)], running)
-    result = played(lots, ask("one", 900, ("l40", 1)), running=(running,))
+    result = played(lots, ask("one", 3000, ("l40", 1)), running=(running,))
     (gone,) = result.displaced
     assert (gone.compensation, gone.funds) == (9, {"h100": 6, "l40": 3})
     (won,) = result.won
     assert (won.minimum, won.funds, won.waits_for) == (9, {"h100": 6, "l40": 3}, ("both",))
-    assert won.price == 301
+    assert won.price == 2701  # for one GPU, what all nine of the lease are worth
     # What nobody took of it is there for the next round, once it has left.
     assert {lot.lot: lot.leased for lot in result.lots} == {"h100": 8, "l40": 1}
 
@@ -518,8 +519,8 @@ def test_a_lease_of_two_lots_stays_against_lower_bids_in_each() -> None:
     asks = (ask("one", 250, ("l40", 1), tie=5), ask("eight", 200, ("h100", 8), tie=6))
     result = played(lots, *asks, running=(running,))
     (kept,) = result.kept
-    assert kept.price == 250
-    assert {loss.ask: loss.price_to_win for loss in result.lost} == {"one": 301, "eight": 301}
+    assert kept.price == 200  # the two together, for all nine
+    assert {loss.ask: loss.price_to_win for loss in result.lost} == {"one": 2701, "eight": 338}
 
 
 def test_a_second_machine_is_tried_when_the_first_is_taken() -> None:

@@ -17,7 +17,8 @@ from bidplane.api.money import GPU_WEIGHT
 from bidplane.core.devices.chain import CHAIN, Block, Chain, weight_of
 from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.capacity import need as needs
-from bidplane.core.market.clearing.greedy import Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
 from bidplane.core.market.model import ONE
 
 from .contests import CHAINS

@@ -395,19 +395,19 @@ def test_the_best_bid_is_not_led_away_by_those_that_were_routed_before_it() -> N
 
 
 def test_a_better_bid_displaces_and_waits_for_the_devices() -> None:
-    result = play([lot(0)], [ask("chat", 2, 300)], (running("trainer", 8, 200),))
+    result = play([lot(0)], [ask("chat", 2, 1200)], (running("trainer", 8, 200),))
     assert [(d.lease, d.compensation, d.by) for d in result.displaced] == [
         ("trainer", 7, ("chat",))
     ]
     won = result.won[0]
-    assert (won.waits_for, won.minimum, won.price) == (("trainer",), 7, 251)
+    assert (won.waits_for, won.minimum, won.price) == (("trainer",), 7, 1001)
 
 
 def test_a_bid_not_worth_the_restart_does_not_displace() -> None:
-    result = play([lot(0)], [ask("chat", 2, 249)], (running("trainer", 8, 200),))
+    result = play([lot(0)], [ask("chat", 2, 999)], (running("trainer", 8, 200),))
     assert not result.displaced
-    assert result.lost[0].price_to_win == 251
-    assert result.kept[0].price == 200  # 249 / 1.25, rounded up
+    assert result.lost[0].price_to_win == 1001
+    assert result.kept[0].price == 200  # 999 × 2 / 8 / 1.25, rounded up
 
 
 def test_with_a_free_domain_nobody_is_displaced() -> None:

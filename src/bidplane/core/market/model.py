@@ -192,8 +192,9 @@ def units_at(kind: str, places: tuple[int, ...]) -> int:
 
 
 # The rules that rounds are cleared by now. Rounds recorded under 1, which protected leases by the
-# size of a fund, and under 2, which sold parts in eighths, cannot be cleared again by these.
-RULES = 3
+# size of a fund, under 2, which sold parts in eighths, and under 3, which displaced by rank alone,
+# cannot be cleared again by these.
+RULES = 4
 
 
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):

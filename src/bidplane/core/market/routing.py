@@ -30,7 +30,7 @@ from bidplane.core.devices.placement import part_of
 from bidplane.core.devices.ranges import size_of
 from bidplane.core.market.clearing.capacity import Room, counted_as
 from bidplane.core.market.clearing.columns import clear_fast
-from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.clearing.lot import room_of, running
 from bidplane.core.market.joint.capacity import Joint, gpus_of, reserve_of
 from bidplane.core.market.model import ONE, Ask, Incumbent, Lot

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bidplane.core.devices.chain import Block
 from bidplane.core.market import Ask, Domain, Incumbent, Lot, RoundInput, RoundResult, clear_round
-from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.model import ONE
 from bidplane.core.market.moving.defragmentation import WaitingBlock, make_room, propose
 

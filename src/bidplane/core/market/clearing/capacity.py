@@ -104,6 +104,11 @@ class Room:
             spare = tuple(map(operator.add, spare, less))
         return min(spare) >= 0
 
+    def gain(self, container: str, units: int) -> Counters:
+        """The number of blocks of each size gained with more free units there, or lost."""
+        cut, free = self.cut.get(container, ""), self.free[container]
+        return _gain(cut, free, units, self.leaves, self.chain)
+
     def _fits(self, block: Block, spare: Counters) -> bool:
         if not block.is_pinned:
             return all(map(operator.ge, spare, need(block, self.leaves, self.chain)))

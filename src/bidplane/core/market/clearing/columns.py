@@ -11,9 +11,7 @@ the bit, which property tests hold it to. What makes it fast:
 * Who would have got in without winner i depends only on what i takes. So the rejected are
   searched once for each distinct block, not once for each winner.
 
-Bids that an own lease keeps out are left to `clearing`: the whole lot is cleared there if an
-agent has won with a bid and lost a lease. Otherwise every lease of an agent that won has stayed
-beside its bids, so none of them was in the way.
+It clears bids alone. A lot in which running leases compete is left to `contested`.
 """
 
 from __future__ import annotations
@@ -29,7 +27,9 @@ from numpy.typing import NDArray
 
 from bidplane.core.devices.chain import CHAIN, Block, Chain, Leaf
 from bidplane.core.market.clearing.capacity import Room, need
-from bidplane.core.market.clearing.greedy import Clearing, Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
+from bidplane.core.market.clearing.greedy import Clearing, Greedy
 
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
@@ -356,27 +356,17 @@ class ColumnOutcome:
         return paid
 
 
-class FastClearing(Clearing):
-    """A `Clearing` whose answers come from a `ColumnOutcome`."""
+class FastClearing(Greedy):
+    """A `Greedy` whose answers come from a `ColumnOutcome`."""
 
-    def __init__(
-        self, start: Room, field: Sequence[Contestant], domains: dict[str, int], free: Ints
-    ) -> None:
-        super().__init__(start, field)
+    def __init__(self, start: Room, field: Sequence[Contestant]) -> None:
+        super().__init__(start)
         leaves, chain = start.leaves, start.chain
-        self.outcome = ColumnOutcome(free, leaves, Book.of(field, domains, leaves, chain), chain)
+        free = np.array(list(start.free.values()), np.int64)
+        self.outcome = ColumnOutcome(free, leaves, Book.of(field, {}, leaves, chain), chain)
         order = self.outcome.order
         self.accepted = [field[i] for i in order[self.outcome.winners]]
         self.losers = [field[i] for i in order[self.outcome.losers]]
-        self._domains = domains
-        if self.own_leases:
-            self._place = {c.id: n for n, c in enumerate(self.accepted)}
-
-    @property
-    def an_own_lease_was_lost(self) -> bool:
-        """Return True if some agent has won with a bid and lost a lease."""
-        lost = {c.agent for c in self.losers if c.is_lease and c.agent}
-        return bool(lost) and any(c.agent in lost for c in self.accepted if not c.is_lease)
 
     @cached_property
     def _paid(self) -> dict[str, int]:
@@ -390,37 +380,9 @@ class FastClearing(Clearing):
         if block.is_pinned:
             self._record_rooms()
             return super()._places_before_full(block)
-        full = np.flatnonzero((self.outcome.left < self._need(block)).any(axis=1))
+        needed = np.array(need(block, self._start.leaves, self._start.chain), np.int64)
+        full = np.flatnonzero((self.outcome.left < needed).any(axis=1))
         return int(full[0]) if len(full) else len(self.accepted)
-
-    def _fits_at(self, outsider: Contestant, place: int) -> bool:
-        own = [
-            lease
-            for lease in self.own_leases.get(outsider.agent, ())
-            if outsider.spares(lease) and self._place.get(lease.id, place) >= place
-        ]
-        # A lease that was lost may have room at that place, or not: only rooms can tell.
-        if outsider.block.is_pinned or any(lease.id not in self._place for lease in own):
-            self._record_rooms()
-            return super()._fits_at(outsider, place)
-        outcome = self.outcome
-        rank = int(outcome.winners[place]) if place < len(self.accepted) else len(outcome.order)
-        spare = outcome.left[place - 1] if place else outcome.spare
-        seated: dict[int, int] = {}
-        for lease in own:
-            domain = self._domains[lease.block.domain]
-            seated[domain] = seated.get(domain, 0) + lease.block.size
-        if seated:
-            domains = np.array(list(seated), np.int64)
-            free = outcome.free_at(domains, rank)
-            seated_gpus = np.array(list(seated.values()), np.int64)
-            leaves, chain = self._start.leaves, self._start.chain
-            lost = holds(free, leaves, chain) - holds(free - seated_gpus, leaves, chain)
-            spare = spare - lost.sum(axis=0)
-        return bool((spare >= self._need(outsider.block)).all())
-
-    def _need(self, block: Block) -> Ints:
-        return np.array(need(block, self._start.leaves, self._start.chain), np.int64)
 
     def _record_rooms(self) -> None:
         room = self._start
@@ -430,18 +392,12 @@ class FastClearing(Clearing):
 
 
 def clear_fast(start: Room, contestants: Iterable[Contestant]) -> Clearing:
-    """
-    Clear as `clear` does; lots that are too small, or have blocks that columns cannot hold, go to
-    it.
-    """
+    """Clear a lot as `clear` does; of many bids without running leases, as columns."""
     field = list(contestants)
-    if len(field) < WORTH_IT or start.cut or any(c.block.seats for c in field):
+    pinned = any(c.is_lease or c.block.is_pinned for c in field)
+    if len(field) < WORTH_IT or start.cut or pinned:
         return clear(start, field)
-    names = list(start.free)
-    domains = {name: i for i, name in enumerate(names)}
-    free = np.array(list(start.free.values()), np.int64)
-    result = FastClearing(start, field, domains, free)
-    return clear(start, field) if result.an_own_lease_was_lost else result
+    return FastClearing(start, field)
 
 
 def holds(free: Any, leaves: tuple[Leaf, ...], chain: Chain = CHAIN) -> Ints:

@@ -23,10 +23,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.devices.chain import PARTS, UNIT_WEIGHT, Block, weight_of
+from bidplane.core.market.clearing import liability
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Clearing, Contestant
-from bidplane.core.market.joint.capacity import Rooms, in_lots
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.greedy import Clearing
+from bidplane.core.market.clearing.supply import seated, size_of
+from bidplane.core.market.joint.capacity import Rooms
 
 BIDS_MOST = 64
 GPUS_MOST = 64
@@ -44,7 +46,7 @@ class ExactClearing(Clearing):
         super().__init__(start, field)
         self._steps = steps
         ties = sorted(field, key=lambda c: (c.tie, c.id), reverse=True)
-        most = max((_parts(c.block, start) for c in field), default=1)
+        most = max((size_of(c.block, start) for c in field), default=1)
         bits = most.bit_length()  # so that no contestant's digit carries into another's
         self._digit = {c.id: 1 << bits * n for n, c in enumerate(ties)}
         self._scale = 1 << bits * len(field)
@@ -59,6 +61,9 @@ class ExactClearing(Clearing):
             else:
                 self.losers.append(contestant)
         self._paid = {c.id: self._critical(c) for c in self.accepted}
+        leases = [c.block for c in field if c.is_lease]
+        payers = liability.payers(seated(start, leases), self) if leases else {}
+        self.takers = {lease: {bid: 1} for lease, bid in payers.items()}
 
     def critical_price(self, winner: Contestant) -> int:
         return self._paid[winner.id]
@@ -94,12 +99,12 @@ class ExactClearing(Clearing):
 
     def _least(self, contestant: Contestant, cost: int) -> int:
         """The least price with which `contestant` is worth more than what it costs the others."""
-        parts = _parts(contestant.block, self._start)
+        parts = size_of(contestant.block, self._start)
         cost -= self._digit.get(contestant.id, 0) * parts
         return max(0, cost // (contestant.weight * parts * self._scale) + 1)
 
     def _worth(self, contestant: Contestant) -> int:
-        return (contestant.key * self._scale + self._digit[contestant.id]) * _parts(
+        return (contestant.key * self._scale + self._digit[contestant.id]) * size_of(
             contestant.block, self._start
         )
 
@@ -107,7 +112,7 @@ class ExactClearing(Clearing):
         """The highest total of a set that fits `room`, and the set."""
         ranked = sorted(field, key=lambda c: c.rank)
         worth = [self._worth(c) for c in ranked]
-        parts = [_parts(c.block, self._start) for c in ranked]
+        parts = [size_of(c.block, self._start) for c in ranked]
         own = _own_leases(ranked)
         best: tuple[int, tuple[str, ...]] = (0, ())
         # Depth first, taking before leaving: the first leaf is the greedy outcome.
@@ -177,19 +182,6 @@ def _capacity(room: Room) -> int:
         return leaf.weight * spare + (leaf.weight - 1) * len(room.cut)
     cut = sum(leaf.weight * leaf.per_gpu for leaf in room.leaves)
     return sum(leaf.weight * n for leaf, n in counted) + max(0, GPU_WEIGHT - cut) * gpus
-
-
-def _parts(block: Block, room: Room) -> int:
-    """The weight of a block, by which a price counts; also of a running lease."""
-    if isinstance(room, Rooms):
-        return sum(_parts(part, room.lots[lot]) for lot, part in in_lots(block))
-    if not block.seats:
-        return weight_of(block, room.leaves)
-    weights = {leaf.name: leaf.weight for leaf in room.leaves}
-    weights[PARTS] = UNIT_WEIGHT
-    return sum(
-        n * weights.get(room.cut.get(container, ""), GPU_WEIGHT) for container, n in block.seats
-    )
 
 
 def clear_exactly(start: Room, contestants: Iterable[Contestant]) -> Clearing | None:

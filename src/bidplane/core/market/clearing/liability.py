@@ -1,21 +1,23 @@
 """
-The payer for each displaced lease: the bid whose acceptance left no room for it.
+The payers for displaced leases.
 
-All running leases begin in their seats. Bids are seated in the order in which they were
-accepted. Where one does not fit, leases leave from the lowest rank up until it does, and those
-that still fit beside it return, the highest ranked first. The bid owes the compensation of the
-others, all of it. So what a bid owes depends on nobody who ranks below it, and it can be told
-before it bids.
+Where bids displaced a lease together, each owes its part by GPUs, and the highest ranked the
+remainder of the rounding. Agents of one owner owe each other nothing, or an owner with two agents
+could pay itself.
 
-Agents of one owner owe each other nothing, or an owner with two agents could pay itself.
+Where the best set was searched (`exact`), nobody took any one's seat: there all running leases
+begin in their seats, and bids are seated in the order of rank. Where one does not fit, leases leave
+from the lowest rank up until it does, and those that still fit beside it return, the highest ranked
+first. The bid owes the compensation of the others, all of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Clearing, Contestant
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.greedy import Clearing
 from bidplane.core.market.model import Ask, Incumbent
 
 
@@ -51,12 +53,12 @@ class Seats:
         return displaced
 
 
-def payers(room: Callable[[], Room], clearing: Clearing) -> dict[str, str]:
+def payers(room: Room, clearing: Clearing) -> dict[str, str]:
     """By displaced lease, the bid that pays for it. `room`: with all leases in their seats."""
     displaced = [loser for loser in clearing.losers if loser.is_lease]
     if not displaced:
         return {}
-    seats = Seats(room(), displaced)
+    seats = Seats(room, displaced)
     return {
         lease.id: bid.id
         for bid in clearing.accepted
@@ -66,11 +68,21 @@ def payers(room: Callable[[], Room], clearing: Clearing) -> dict[str, str]:
 
 
 def dues(
-    payers: Mapping[str, str], asks: Mapping[str, Ask], incumbents: Mapping[str, Incumbent]
+    takers: Mapping[str, Mapping[str, int]],
+    asks: Mapping[str, Ask],
+    incumbents: Mapping[str, Incumbent],
 ) -> dict[tuple[str, str], int]:
-    """By (ask, lease), the compensation that the ask owes for it."""
-    return {
-        (ask, lease): 0 if asks[ask].owner == incumbents[lease].owner else owed
-        for lease, ask in payers.items()
-        for owed in (incumbents[lease].compensation,)
-    }
+    """
+    By (ask, lease), the part of the lease's compensation that the ask owes. `takers`: by displaced
+    lease, how much of its seat each ask takes, the highest ranked first.
+    """
+    owed: dict[tuple[str, str], int] = {}
+    for lease, sizes in takers.items():
+        amount, whole = incumbents[lease].compensation, sum(sizes.values())
+        parts = {ask: amount * size // whole for ask, size in sizes.items()}
+        first = next(iter(parts))
+        parts[first] += amount - sum(parts.values())
+        for ask, part in parts.items():
+            same_owner = asks[ask].owner == incumbents[lease].owner
+            owed[ask, lease] = 0 if same_owner else part
+    return owed

@@ -17,8 +17,9 @@ from bidplane.core.devices.placement import Parting, Seat, Shelf, part_of
 from bidplane.core.market.clearing import liability
 from bidplane.core.market.clearing.capacity import Room
 from bidplane.core.market.clearing.columns import clear_fast
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.clearing.exact import clear_exactly
-from bidplane.core.market.clearing.greedy import Clearing, Contestant
+from bidplane.core.market.clearing.greedy import Clearing
 from bidplane.core.market.model import (
     Ask,
     Displaced,
@@ -78,13 +79,14 @@ class Contest:
         return tuple(sorted(self._takers.get(lease, ())))
 
 
-def clear_lot(
+def result_of(
     lot: Lot,
     entries: Sequence[Admitted],
     incumbents: Sequence[Incumbent],
     refused: Sequence[RefusedBid],
+    contest: Contest,
 ) -> RoundResult:
-    contest = _contest(lot, entries, incumbents)
+    """The result of a lot that was cleared, with all its prices."""
     lost = _lost(lot, entries, refused, contest)
     staying = tuple(kept_of({i.id for i in incumbents}, contest.clearing))
     return RoundResult(
@@ -96,7 +98,8 @@ def clear_lot(
     )
 
 
-def _contest(lot: Lot, entries: Sequence[Admitted], incumbents: Sequence[Incumbent]) -> Contest:
+def contest_of(lot: Lot, entries: Sequence[Admitted], incumbents: Sequence[Incumbent]) -> Contest:
+    """Clear a lot: who wins, with which seats, and what each owes."""
     leases = {lease.id: lease for lease in incumbents}
     clearing = _clear(lot, entries, incumbents)
     asks = {entry.ask.id: entry.ask for entry in entries}
@@ -105,8 +108,7 @@ def _contest(lot: Lot, entries: Sequence[Admitted], incumbents: Sequence[Incumbe
         [(c.id, c.block) for c in clearing.accepted if c.id in asks],
         lot.leaves,
     )
-    payers = liability.payers(lambda: room_of(lot, ()), clearing)
-    return Contest(clearing, seats, liability.dues(payers, asks, leases))
+    return Contest(clearing, seats, liability.dues(clearing.takers, asks, leases))
 
 
 def shelves(lot: Lot, leaving_it: Iterable[Incumbent]) -> Iterator[Shelf]:

@@ -12,6 +12,7 @@ Whoever is in one lot only is treated there as in `lot`, and room is made there 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
@@ -21,8 +22,10 @@ from bidplane.core.devices.bulkplacement import place_fast
 from bidplane.core.devices.chain import Block, weight_of
 from bidplane.core.devices.placement import Seat, joined, take_pinned
 from bidplane.core.market.clearing import liability
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
 from bidplane.core.market.clearing.exact import clear_exactly
-from bidplane.core.market.clearing.greedy import Clearing, Contestant, clear
+from bidplane.core.market.clearing.greedy import Clearing
 from bidplane.core.market.clearing.lot import (
     Contest,
     count_of,
@@ -56,27 +59,32 @@ class _Outcome(NamedTuple):
     by_lot: dict[str, Contest]  # what it has there, and owes to that lot's fund
 
 
-class Joined(NamedTuple):
-    """A component that was cleared, before room is made in its lots."""
+class Joined:
+    """A component, cleared, before room is made in it; prices are found when asked for."""
 
-    component: Component
-    outcome: _Outcome
-    result: RoundResult
+    def __init__(self, component: Component) -> None:
+        self.component = component
+        self._outcome = _contest(component)
+
+    @property
+    def owed(self) -> dict[str, int]:
+        """By winner, the compensation that it owes."""
+        whole = self._outcome.whole
+        return {ask: whole.owed_by(ask) for ask in whole.seats}
+
+    @cached_property
+    def result(self) -> RoundResult:
+        component, outcome = self.component, self._outcome
+        clearing = outcome.whole.clearing
+        return RoundResult(
+            won=tuple(_won(component, outcome)),
+            lost=tuple(_lost(component, outcome.rooms, clearing)),
+            kept=tuple(kept_of({lease.id for lease in component.incumbents}, clearing)),
+            displaced=tuple(_displaced(component, outcome)),
+        )
 
     def with_moves(self, purses: Purses) -> RoundResult:
-        return _with_moves(self.component, self.outcome, self.result, purses)
-
-
-def clear_joined(component: Component) -> Joined:
-    outcome = _contest(component)
-    clearing = outcome.whole.clearing
-    result = RoundResult(
-        won=tuple(_won(component, outcome)),
-        lost=tuple(_lost(component, outcome.rooms, clearing)),
-        kept=tuple(kept_of({lease.id for lease in component.incumbents}, clearing)),
-        displaced=tuple(_displaced(component, outcome)),
-    )
-    return Joined(component, outcome, result)
+        return _with_moves(self.component, self._outcome, self.result, purses)
 
 
 def _parts_in(lot: str, leases: Iterable[Incumbent]) -> list[Incumbent]:
@@ -121,12 +129,11 @@ def _contest(component: Component) -> _Outcome:
         id: _beside([lot_seats[id] for lot_seats in seats.values() if id in lot_seats])
         for id in dict.fromkeys(id for lot_seats in seats.values() for id in lot_seats)
     }
-    payers = liability.payers(
-        lambda: Rooms({lot.name: room_of(lot, ()) for lot in component.lots}), clearing
-    )
     # By lot, what its fund passes on: so that each gets what it pays, to the last micro-credit.
     owed = {
-        lot.name: liability.dues(payers, asks, {i.id: _owed_by(lot.name, i) for i in displaced})
+        lot.name: liability.dues(
+            clearing.takers, asks, {i.id: _owed_by(lot.name, i) for i in displaced}
+        )
         for lot in component.lots
     }
     total: dict[tuple[str, str], int] = {}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from bidplane.api.money import SECONDS_PER_HOUR
 from bidplane.core.devices.chain import Block
-from bidplane.core.market.clearing.greedy import Contestant
+from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.clearing.preemption import PAYBACK_SECONDS
 from bidplane.core.market.model import Incumbent, Lot
 

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
 
 import msgspec
 
 from bidplane.api.bid import BidReason
 from bidplane.core.devices.chain import Block, weight_of
-from bidplane.core.market.clearing.lot import Admitted, RefusedBid, clear_lot
+from bidplane.core.market.clearing.lot import Admitted, RefusedBid, contest_of, result_of
 from bidplane.core.market.joint.capacity import Joint
-from bidplane.core.market.joint.clearing import Joined, clear_joined
+from bidplane.core.market.joint.clearing import Joined
 from bidplane.core.market.joint.components import Component
-from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult, Won
+from bidplane.core.market.model import Ask, Lost, Lot, RoundInput, RoundResult
 from bidplane.core.market.moving.moves import with_moves
-from bidplane.core.market.pricing.purses import CLEARINGS_MOST, Purses, Short, charge
+from bidplane.core.market.pricing.purses import CLEARINGS_MOST, Due, Purses, Short, charge
 
 # Of losers whose money may not cover the price they are told, so many in a lot of up to so many
 # contestants are told exactly how much is missing; the others, the most it could be.
@@ -27,25 +27,33 @@ WHAT_IFS_MOST = 16
 WHAT_IF_CONTESTANTS = 512
 
 
-class ClearedLot(NamedTuple):
-    """One lot that was cleared by itself, before room is made in it."""
+class ClearedLot:
+    """One lot, cleared by itself, before room is made in it; prices are found when asked for."""
 
-    component: Component
-    result: RoundResult
+    def __init__(self, component: Component) -> None:
+        self.component = component
+        (self._lot,) = component.lots
+        self._contest = contest_of(self._lot, component.entries, component.incumbents)
+
+    @property
+    def owed(self) -> dict[str, int]:
+        """By winner, the compensation that it owes."""
+        return {ask: self._contest.owed_by(ask) for ask in self._contest.seats}
+
+    @cached_property
+    def result(self) -> RoundResult:
+        component = self.component
+        return result_of(
+            self._lot, component.entries, component.incumbents, component.refused, self._contest
+        )
 
     def with_moves(self, purses: Purses) -> RoundResult:
-        (lot,) = self.component.lots
         entries, incumbents = self.component.entries, self.component.incumbents
-        return with_moves(lot, entries, incumbents, self.result, purses)
+        return with_moves(self._lot, entries, incumbents, self.result, purses)
 
 
 def clear_component(component: Component) -> ClearedLot | Joined:
-    if component.is_joint:
-        return clear_joined(component)
-    (lot,) = component.lots
-    return ClearedLot(
-        component, clear_lot(lot, component.entries, component.incumbents, component.refused)
-    )
+    return Joined(component) if component.is_joint else ClearedLot(component)
 
 
 def cleared_and_paid(
@@ -57,24 +65,28 @@ def cleared_and_paid(
     cleared = [clear_component(component) for component in parts]
     for attempt in itertools.count():
         purses = Purses(round_input.available, round_input.budgets)
-        short = charge(_wins(cleared), purses, all_at_once=attempt >= CLEARINGS_MOST)
+        short = charge(_dues(cleared), purses, all_at_once=attempt >= CLEARINGS_MOST)
         if not short:
             return cleared, purses
-        out = {shortfall.won.ask: shortfall for shortfall in short}
+        out = {shortfall.due.ask.id: shortfall for shortfall in short}
         cleared = [
-            clear_component(_without(part.component, out))
-            if any(won.ask in out for won in part.result.won)
-            else part
+            clear_component(_without(part.component, out)) if out.keys() & part.owed else part
             for part in cleared
         ]
     raise AssertionError("unreachable: each clearing leaves somebody out")
 
 
-def _wins(cleared: Iterable[ClearedLot | Joined]) -> list[tuple[Ask, Won]]:
-    """All winners, in the order of rank."""
-    asks = {entry.ask.id: entry.ask for part in cleared for entry in part.component.entries}
-    wins = [(asks[won.ask], won) for part in cleared for won in part.result.won]
-    return sorted(wins, key=lambda win: rank_of(win[0]))
+def _dues(cleared: Iterable[ClearedLot | Joined]) -> list[Due]:
+    """The money that all winners must have, in the order of rank."""
+    dues = []
+    for part in cleared:
+        owed = part.owed
+        dues += [
+            Due(entry.ask, entry.hold, owed[entry.ask.id])
+            for entry in part.component.entries
+            if entry.ask.id in owed
+        ]
+    return sorted(dues, key=lambda due: rank_of(due.ask))
 
 
 def _without(component: Component, out: Mapping[str, Short]) -> Component:
@@ -92,7 +104,7 @@ def _without(component: Component, out: Mapping[str, Short]) -> Component:
                 entry.option,
                 reason=short.reason,
                 short=short.missing,
-                compensation=short.won.minimum,
+                compensation=short.due.compensation,
             ),
             entry.block,
         )
@@ -138,7 +150,7 @@ def _owed_at(component: Component, entry: Admitted, price: int) -> int:
     tried = entry._replace(ask=msgspec.structs.replace(entry.ask, price=price))
     rivals = [other for other in component.entries if other.ask.id != entry.ask.id]
     what_if = clear_component(component._replace(entries=[*rivals, tried], refused=[]))
-    return next((won.minimum for won in what_if.result.won if won.ask == entry.ask.id), 0)
+    return what_if.owed.get(entry.ask.id, 0)
 
 
 def rank_of(ask: Ask) -> tuple[int, int, str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from bidplane.api.bid import BidReason
-from bidplane.core.market.model import Ask, Won
+from bidplane.core.market.model import Ask
 
 # Clearings with one bid, and those it leaves no money for, left out of each. After so many, all
 # that are short are left out at once: fewer may win than could, and none without money.
@@ -43,17 +43,23 @@ class Purses:
         return BidReason.BUDGET_SPENT
 
 
+class Due(NamedTuple):
+    """The money a winner must have: its hold for the first epoch, and compensation."""
+
+    ask: Ask
+    hold: int
+    compensation: int
+
+
 class Short(NamedTuple):
     """A winner that cannot pay."""
 
-    won: Won
+    due: Due
     reason: BidReason
     missing: int
 
 
-def charge(
-    wins: Iterable[tuple[Ask, Won]], purses: Purses, *, all_at_once: bool = False
-) -> list[Short]:
+def charge(dues: Iterable[Due], purses: Purses, *, all_at_once: bool = False) -> list[Short]:
     """
     Let winners, given in rank order, pay. Return those that must be left out: the first that is
     short, and of those after it the ones for whose hold alone its purse has too little; with
@@ -61,15 +67,16 @@ def charge(
     """
     short: list[Short] = []
     first: Ask | None = None
-    for ask, won in wins:
-        available, needed = purses.of(ask), won.hold + won.minimum
+    for due in dues:
+        ask = due.ask
+        available, needed = purses.of(ask), due.hold + due.compensation
         if first is not None and not all_at_once:
             # What those in between pay is not certain; what this purse has left, at most, is.
-            if ask.agent == first.agent and won.hold > available:
-                short.append(Short(won, purses.reason(ask, won.hold), won.hold - available))
+            if ask.agent == first.agent and due.hold > available:
+                short.append(Short(due, purses.reason(ask, due.hold), due.hold - available))
         elif needed <= available:
             purses.pay(ask, needed)
         else:
             first = ask
-            short.append(Short(won, purses.reason(ask, needed), needed - available))
+            short.append(Short(due, purses.reason(ask, needed), needed - available))
     return short

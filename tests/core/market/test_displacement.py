@@ -1,0 +1,163 @@
+"""
+Displacement by worth: what the market promises about contended rounds, each promise tried on
+hundreds of small markets (`worlds`), and on thousands with BIDPLANE_EXPLORE=1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from bidplane.api.bid import BidReason
+from bidplane.core.market import Lost, RoundInput, RoundResult, clear_round
+from effort import effort
+
+from .worlds import locked_out, world, worth_after, worth_before
+
+ROUNDS = effort(25, 1700)  # of each of six kinds
+KINDS = [
+    {"parts": parts, "joint": joint, "poor": poor}
+    for parts, joint in ((False, False), (True, False), (False, True))
+    for poor in (False, True)
+]
+kinds = pytest.mark.parametrize(
+    "kind", KINDS, ids=lambda kind: "-".join(name for name, on in kind.items() if on) or "whole"
+)
+
+
+def rounds(kind: dict[str, bool], first: int = 0) -> Iterator[tuple[RoundInput, RoundResult]]:
+    for seed in range(first, first + ROUNDS):
+        given = world(seed, **kind)
+        yield given, clear_round(given)
+
+
+def at_price(given: RoundInput, id: str, price: int) -> RoundInput:
+    asks = tuple(
+        msgspec.structs.replace(
+            ask, price=price, also=tuple(msgspec.structs.replace(n, price=price) for n in ask.also)
+        )
+        if ask.id == id
+        else ask
+        for ask in given.asks
+    )
+    return msgspec.structs.replace(given, asks=asks)
+
+
+def wins(given: RoundInput, id: str, price: int) -> bool:
+    return any(won.ask == id for won in clear_round(at_price(given, id, price)).won)
+
+
+def only_bids(given: RoundInput) -> set[str]:
+    """The bids whose agents have no other: of several, one more or less can be another's."""
+    count = Counter(ask.agent for ask in given.asks)
+    return {ask.id for ask in given.asks if count[ask.agent] == 1}
+
+
+@kinds
+def test_the_price_told_wins_and_one_less_does_not(kind: dict[str, bool]) -> None:
+    for given, result in rounds({**kind, "poor": False}):
+        for loss in result.lost:
+            if loss.price_to_win is None:
+                assert not wins(given, loss.ask, 10**9), (given, loss)
+            else:
+                assert wins(given, loss.ask, loss.price_to_win), (given, loss)
+                assert not wins(given, loss.ask, loss.price_to_win - 1), (given, loss)
+
+
+@kinds
+def test_a_winner_pays_the_least_that_wins_and_never_more_than_it_bid(
+    kind: dict[str, bool],
+) -> None:
+    for given, result in rounds(kind, 10_000):
+        asks = {ask.id: ask for ask in given.asks}
+        alone = only_bids(given)
+        for won in result.won:
+            assert won.price <= asks[won.ask].price
+            if won.ask in alone and not kind["poor"]:
+                assert wins(given, won.ask, won.price), (given, won)
+                assert won.price <= 100 or not wins(given, won.ask, won.price - 1), (given, won)
+
+
+@kinds
+def test_rent_is_the_least_with_which_a_lease_stays(kind: dict[str, bool]) -> None:
+    for given, result in rounds({**kind, "poor": False}, 20_000):
+        bidders = {ask.agent for ask in given.asks}
+        leases = {lease.id: lease for lease in given.incumbents}
+        for kept in result.kept:
+            lease = leases[kept.lease]
+            assert kept.price <= lease.price
+            if lease.agent in bidders:
+                continue  # its agent's own bids lift nothing
+            for price, stays in ((kept.price, True), (kept.price - 1, kept.price <= 1)):
+                changed = tuple(
+                    msgspec.structs.replace(i, price=price) if i.id == lease.id else i
+                    for i in given.incumbents
+                )
+                tried = clear_round(msgspec.structs.replace(given, incumbents=changed))
+                assert any(k.lease == lease.id for k in tried.kept) is stays, (given, kept, price)
+
+
+@kinds
+def test_offering_more_never_loses(kind: dict[str, bool]) -> None:
+    for given, result in rounds({**kind, "poor": False}, 30_000):
+        for won in result.won:
+            price = next(ask.price for ask in given.asks if ask.id == won.ask)
+            for more in (price + 1, 2 * price, 20 * price):
+                assert wins(given, won.ask, more), (given, won, more)
+
+
+@kinds
+def test_the_worth_of_what_runs_never_falls(kind: dict[str, bool]) -> None:
+    displaced = 0
+    for given, result in rounds(kind, 40_000):
+        displaced += len(result.displaced)
+        assert worth_after(given, result) >= worth_before(given), given
+    assert displaced > ROUNDS // 10, "nobody was displaced: this shows nothing"
+
+
+@kinds
+def test_a_bid_that_lost_changes_nothing(kind: dict[str, bool]) -> None:
+    for given, result in rounds({**kind, "poor": False}, 50_000):
+        for loss in result.lost:
+            asks = tuple(ask for ask in given.asks if ask.id != loss.ask)
+            without = clear_round(msgspec.structs.replace(given, asks=asks))
+            assert {w.ask for w in without.won} == {w.ask for w in result.won}, (given, loss)
+            assert without.displaced == result.displaced, (given, loss)
+
+
+@kinds
+def test_who_is_displaced_is_compensated_by_those_who_take_its_seat(kind: dict[str, bool]) -> None:
+    for given, result in rounds(kind, 60_000):
+        leases = {lease.id: lease for lease in given.incumbents}
+        for gone in result.displaced:
+            assert gone.by
+            assert gone.compensation == leases[gone.lease].compensation
+        owed = sum(won.minimum for won in result.won)
+        assert owed == sum(gone.compensation for gone in result.displaced)
+        agents = {ask.id: ask.agent for ask in given.asks}
+        spent = Counter[str]()
+        for won in result.won:
+            spent[agents[won.ask]] += won.hold + won.minimum
+        assert all(amount <= given.available[agent] for agent, amount in spent.items())
+
+
+def test_nobody_is_locked_out_by_leases_that_are_worth_less() -> None:
+    for given, result in rounds({}, 70_000):
+        assert not list(locked_out(given, result)), given
+
+
+def test_the_judge_sees_a_lock_out() -> None:
+    """A guard: with a result in which nobody won, it names who should have."""
+    seen = 0
+    for given, result in rounds({}, 70_000):
+        if result.displaced:
+            nothing = RoundResult(lost=tuple(_lost(w.ask) for w in result.won))
+            seen += bool(list(locked_out(given, nothing)))
+    assert seen > ROUNDS // 20
+
+
+def _lost(ask: str) -> Lost:
+    return Lost(ask=ask, reason=BidReason.OUTBID)
