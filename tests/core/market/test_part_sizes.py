@@ -20,7 +20,8 @@ from bidplane.core.devices.chain import FRACTIONS, Block
 from bidplane.core.devices.placement import Shelf, place
 from bidplane.core.devices.ranges import overlap, size_of
 from bidplane.core.market.clearing.capacity import Room
-from bidplane.core.market.clearing.greedy import Contestant, clear
+from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.contested import clear
 from bidplane.core.market.model import ONE, Ask, Domain, Incumbent, Lot, RoundInput, RoundResult
 from bidplane.core.market.round import clear_round
 from effort import effort
