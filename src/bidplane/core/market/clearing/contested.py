@@ -39,13 +39,17 @@ from bidplane.core.market.clearing.greedy import Clearing, clear_bids
 from bidplane.core.market.clearing.supply import seated, size_of
 from bidplane.core.market.joint.capacity import Rooms
 
-ARRIVALS_MOST = 1_500_000  # divided by the contestants
+ARRIVALS_MOST = 500_000  # divided by the contestants
 TRIED_MOST = 24  # in a lot with so few bids, a price is tried as well
 STATES_MOST = 48  # of a round with more, prices look only at states near the one that decides
 STATES_NEAR = 8
 # So much looking at states for all prices of a lot, by the number of contestants; beyond, a price
 # looks at the last state alone.
 LOOKS_MOST = 4000
+# So many attempts that a lease withstood are looked at for all rents of a lot, divided by the
+# contestants; of each lease the highest ranked ones, and at least so many.
+THREATS_MOST = 6_000_000
+THREATS_LEAST = 3
 _ENDLESS = 1 << 300
 
 
@@ -77,6 +81,8 @@ class Contested(Clearing):
         self._arrivals_left = ARRIVALS_MOST // max(1, len(ranked))
         self._looks_left = LOOKS_MOST
         self._look = 1 + len(ranked) // 16  # what one look costs
+        threats = THREATS_MOST // max(1, len(ranked)) // max(1, len(leases))
+        self._threats_most = max(THREATS_LEAST, threats)
         self._needs: dict[tuple[int, Block, str, bool], tuple[State, int | None]] = {}
         self._searches: dict[int, Search] = {}
         self._crowds: dict[int, Crowd] = {}
@@ -369,11 +375,12 @@ class Contested(Clearing):
 
     def _rent(self, lease: Contestant) -> int:
         size = self._sizes.size(lease)
-        worth = 0
+        worth, looked_at = 0, 0
         for attempt in self._tries:
-            if attempt.bid.key * size <= worth:
+            if attempt.bid.key * size <= worth or looked_at >= self._threats_most:
                 break
             if not attempt.bid.is_of_agent(lease):
+                looked_at += 1
                 worth = max(worth, self._threat(lease, attempt, worth))
         price = -(-worth // (lease.weight * size))
         return max(lease.reserve, min(price, lease.price))
