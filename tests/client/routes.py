@@ -44,7 +44,9 @@ def of_owners(agent: str) -> Iterator[tuple[str, str]]:
     """What only owners may, by any method: the life of planes, and credentials."""
     table = [*PlanesApp.routes, *CredentialsApp.routes]
     assert len(table) > 12
-    paths = dict.fromkeys(path for _, path in _filled(table, {"name": agent, "agent": agent}))
+    paths = dict.fromkeys(
+        path for _, path in _filled(table, {"name": agent, "agent": agent, "user": "ann"})
+    )
     for path in (*paths, f"/bidplane/v1/planes/{agent}/fork?to=stolen"):
         for method in METHODS:
             yield method, path

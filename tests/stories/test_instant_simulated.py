@@ -40,7 +40,7 @@ FLEET = Fleet(
         )
     ],
 )
-ASKS = 12
+ASKS = 8  # eighths: as much as one owner may buy of this float in a minute
 LONGEST = 900.0
 
 
