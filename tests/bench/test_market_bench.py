@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 import pytest
 
 from bidplane.bench import market
+from bidplane.bench.support.contested import contested_round
+from bidplane.core.market import clear_round
 from bidplane.core.market.clearing.columns import ColumnOutcome
 
 
@@ -27,15 +28,13 @@ def test_the_measured_instances_are_overloaded_as_they_say() -> None:
         assert case.sizes.sum() / case.free.sum() == pytest.approx(load, rel=0.1)
 
 
-def test_running_leases_of_an_instance_fit_their_machines() -> None:
-    case = market.instance(500, 5000, load=4.0, leases=500)
-    pinned = case.book.domain >= 0
-    used = np.bincount(
-        case.book.domain[pinned], weights=case.book.size[pinned], minlength=len(case.free)
-    )
-    assert pinned.sum() > 300
-    assert (used <= case.free).all()
-    assert (case.free <= 8).all()
+def test_bids_of_a_contested_round_displace_leases_that_fill_the_machines() -> None:
+    round_input = contested_round(4, waiting=20, displacing=3, seed=1)
+    devices = [device for lease in round_input.incumbents for device in lease.devices]
+    assert sorted(devices) == sorted(f"m{m}/{gpu}" for m in range(4) for gpu in range(8))
+    outcome = clear_round(round_input)
+    assert {won.ask for won in outcome.won} == {"b20", "b21", "b22"}
+    assert len(outcome.displaced) >= 3
 
 
 def test_the_optimum_is_never_below_what_was_sold() -> None:

@@ -31,6 +31,7 @@ from bidplane.bench.report import (
     ratio_above,
     say,
 )
+from bidplane.bench.support.contested import contested_round
 from bidplane.core.devices.bulkplacement import seats
 from bidplane.core.devices.chain import CHAIN, Block
 from bidplane.core.market import Ask, Domain, Lot, RoundInput, clear_round
@@ -67,7 +68,7 @@ class MarketInstance(NamedTuple):
 
 
 def instance(
-    bids: int, gpus: int, *, load: float, leases: int = 0, seed: int = 1, whole: bool = False
+    bids: int, gpus: int, *, load: float, seed: int = 1, whole: bool = False
 ) -> MarketInstance:
     """
     Draw bids for `load` times the free GPUs; the rest of the machines is taken. With `whole`,
@@ -91,45 +92,7 @@ def instance(
         ids=[str(i) for i in range(bids)],
         agent=generator.integers(0, AGENTS, bids),
     )
-    plain = MarketInstance(free, book, sizes)
-    return _with_leases(plain, leases, generator) if leases else plain
-
-
-def _with_leases(
-    plain: MarketInstance, leases: int, generator: np.random.Generator
-) -> MarketInstance:
-    """Add running leases on the taken GPUs, which compete in place."""
-    book, free = plain.book, plain.free.copy()
-    taken_gpus, placed = (8 - plain.free).tolist(), []
-    for machine, size in zip(
-        generator.integers(0, len(free), leases).tolist(),
-        generator.choice(CHAIN, leases, p=[0.1, 0.3, 0.3, 0.3]).tolist(),
-        strict=True,
-    ):
-        if taken_gpus[machine] >= size:
-            taken_gpus[machine] -= size
-            placed.append((machine, size))
-    placements = np.array(placed, np.int64)
-    count = len(placed)
-    np.add.at(free, placements[:, 0], placements[:, 1])
-    price = (1e6 * generator.lognormal(0.6, 0.7, count)).astype(np.int64) + FLOOR
-    concatenate = np.concatenate
-    return MarketInstance(
-        free,
-        Book(
-            price=concatenate((book.price, price)),
-            weight=concatenate((book.weight, np.full(count, 1280))),
-            tie=concatenate((book.tie, np.arange(count, dtype=np.uint64))),
-            reserve=concatenate((book.reserve, np.full(count, FLOOR))),
-            kind=concatenate((book.kind, np.full(count, -1))),
-            needs=book.needs,
-            domain=concatenate((book.domain, placements[:, 0])),
-            size=concatenate((book.size, placements[:, 1])),
-            ids=[*book.ids, *(f"lease-{i}" for i in range(count))],
-            agent=concatenate((book.agent, generator.integers(0, AGENTS, count))),
-        ),
-        concatenate((plain.sizes, placements[:, 1])),
-    )
+    return MarketInstance(free, book, sizes)
 
 
 def gangs(bids: int, *, load: float, seed: int = 1) -> MarketInstance:
@@ -162,7 +125,7 @@ def round_of(case: MarketInstance) -> ColumnOutcome:
 
 def run(*, quick: bool, data: Path | None) -> BenchReport:
     times, growth = _times(repeat=3 if quick else 9)
-    results = [*times, growth, *_leases(quick), *_against_highs(quick), *_against_a_queue()]
+    results = [*times, growth, *_displacing(quick), *_against_highs(quick), *_against_a_queue()]
     results += _gangs(quick) + _whole_rounds(quick)
     results += _instant(200 if quick else 1000)
     shrank = " --quick: fewer repetitions, and fewer seeds beside HiGHS." if quick else ""
@@ -192,15 +155,20 @@ def _times(repeat: int) -> tuple[list[Result], Result]:
     return results, growth
 
 
-def _leases(quick: bool) -> list[Result]:
-    """The time of rounds with running leases."""
+def _displacing(quick: bool) -> list[Result]:
+    """The time of rounds in which bids displace running leases, and every price is found."""
     results = []
-    for bids in (1000, 10_000, *(() if quick else (100_000,))):
-        case = instance(bids, SIZES[bids], load=4.0, leases=bids)
-        seconds, _ = least_cpu_seconds(partial(round_of, case), 2 if quick else 4)
-        leases = len(case.book.price) - bids
-        name = f"the same, {bids:,} bids and {leases:,} running leases that compete"
+    machines = 60 if quick else 250
+    for displacing in (1, 100) if quick else (1, 100, 1000):
+        round_input = contested_round(machines, waiting=1000, displacing=displacing, seed=1)
+        seconds, outcome = least_cpu_seconds(partial(clear_round, round_input), 1 if quick else 2)
+        leases = len(round_input.incumbents)
+        name = (
+            f"clear_round, {leases:,} leases, 1,000 bids that wait and {displacing:,} that"
+            f" displace: {len(outcome.displaced):,} displaced"
+        )
         results.append(less(name, "ms CPU", 1000 * seconds))
+        say(f"{name}: {1000 * seconds:.0f} ms")
     return results
 
 
