@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from bidplane.api.bid import BidReason
+from bidplane.bench.support.contested import contested_round
 from bidplane.core.market import Lost, RoundInput, RoundResult, clear_round
+from bidplane.core.market.clearing.contested import STATES_MOST
 from effort import effort
 
 from .worlds import locked_out, world, worth_after, worth_before
@@ -161,3 +163,20 @@ def test_the_judge_sees_a_lock_out() -> None:
 
 def _lost(ask: str) -> Lost:
     return Lost(ask=ask, reason=BidReason.OUTBID)
+
+
+def test_beyond_the_bounds_of_work_a_price_told_still_wins() -> None:
+    """More bids win than there are states that prices look at, so a price may not be the least."""
+    given = contested_round(60, waiting=100, displacing=60, seed=2)
+    outcome = clear_round(given)
+    offers = {ask.id: ask.price for ask in given.asks}
+    assert len(outcome.won) > STATES_MOST
+    assert all(won.price <= offers[won.ask] for won in outcome.won)
+    told = {loss.ask: loss.price_to_win for loss in outcome.lost}
+    for loser in ("b0", "b50", "b99"):
+        asks = tuple(
+            msgspec.structs.replace(ask, price=told[loser]) if ask.id == loser else ask
+            for ask in given.asks
+        )
+        again = clear_round(msgspec.structs.replace(given, asks=asks))
+        assert loser in {won.ask for won in again.won}
