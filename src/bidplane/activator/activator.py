@@ -17,7 +17,7 @@ from bidplane.activator.endpoints import LiveEndpoint, Upstream
 from bidplane.api import labels
 from bidplane.api.kinds import ENDPOINT
 from bidplane.api.reading import Endpoint, read_endpoint
-from bidplane.core.activation.routes import RouteTable, rules
+from bidplane.core.activation.routes import RouteTable, rules_of
 from bidplane.errors import NotFound
 from bidplane.http.proxy.request import ProxiedRequest
 from bidplane.kube.client import EventType, KubeClient
@@ -154,9 +154,7 @@ class Activator:
         return RouteTable(
             (rule, live)
             for live in oldest_first
-            for rule in rules(
-                _hosts(live.endpoint), live.endpoint.spec.path_prefixes, live.endpoint.spec.headers
-            )
+            for rule in rules_of(live.endpoint.spec, _hosts(live.endpoint))
         )
 
 

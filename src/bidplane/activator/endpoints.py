@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.activator import probing, waiting
+from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
 from bidplane.api.endpoint import ColdStart, Demand, EndpointPhase, EndpointStatus, OnCold
 from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
@@ -59,12 +60,13 @@ class LiveEndpoint:
         self.endpoint = endpoint
         self.holds: HoldQueue[ProxiedRequest] = HoldQueue(endpoint.spec.max_held)
         self._streams: dict[ProxiedRequest, StreamForm] = {}  # held ones that were begun
-        self._in_flight: set[ProxiedRequest] = set()
+        self._in_flight: dict[ProxiedRequest, Address] = {}
         self._uncounted: set[ProxiedRequest] = set()  # of all, those that are no use of it
         self._open: dict[Address, str] = {}  # pods that answer, with their names
         self._probes: dict[Address, asyncio.Task[None]] = {}
         self._turn = 0
         self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=now())
+        self._load = LoadMeter(endpoint.spec, now=now())
         self._pod_at = 0.0  # when the pod of this cold start had an address
         status = endpoint.status or EndpointStatus()
         previous = status.demand
@@ -106,6 +108,7 @@ class LiveEndpoint:
         """Take a new version of the Endpoint: other pods, another phase, other rules."""
         if endpoint.spec.wake.per_hour != self._budget.per_hour:
             self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=self._now())
+        self._load.update(endpoint.spec, now=self._now())
         self.endpoint = endpoint
         self.holds.most = endpoint.spec.max_held
         status = self.status
@@ -113,6 +116,7 @@ class LiveEndpoint:
         backends = {
             (backend.address, backend.port): backend
             for backend in (status.backends if answered else ())
+            if backend.pod not in status.drain.pods
         }
         for address in [a for a in (*self._open, *self._probes) if a not in backends]:
             self._close(address)
@@ -127,6 +131,8 @@ class LiveEndpoint:
                 )
         if answered and status.failed:
             self._refuse_held()
+        if endpoint.spec.always_awake and not self.demand.awake and self.demand.reason != "Asked":
+            self.want(awake=True, reason="Always")
 
     async def _probe(self, address: Address, pod: str) -> None:
         spec = self.endpoint.spec
@@ -187,6 +193,7 @@ class LiveEndpoint:
             self._last_use, self._was_used, self._sleep_asked = self._now(), True, False
         else:
             self._uncounted.add(request)
+        self._load.count(self._now())
         request.on_end = lambda: self._ended(request)
         if self._open:
             request.added = _WARM
@@ -198,13 +205,13 @@ class LiveEndpoint:
         addresses = list(self._open)
         self._turn += 1
         address = addresses[self._turn % len(addresses)]
-        self._in_flight.add(request)
+        self._in_flight[request] = address
         request.on_unreachable = lambda reason: self._unreachable(request, address)
         self._pool.forward(request, address)
 
     def _unreachable(self, request: ProxiedRequest, address: Address) -> None:
         """Nothing was sent: the pod is probed again, and the request goes elsewhere, or waits."""
-        self._in_flight.discard(request)
+        self._in_flight.pop(request, None)
         if address in self._open:
             pod = self._open[address]
             self._close(address)
@@ -218,7 +225,7 @@ class LiveEndpoint:
 
     def _ended(self, request: ProxiedRequest) -> None:
         if request in self._in_flight:
-            self._in_flight.discard(request)
+            self._in_flight.pop(request, None)
             if request not in self._uncounted:
                 self._last_use = self._now()
         self._uncounted.discard(request)
@@ -359,7 +366,9 @@ class LiveEndpoint:
         self._beat(now)
         if self._is_idle(now, loop_now):
             self.want(awake=False, reason="Asked" if self._sleep_asked else "Idle")
-        elif now - self._reported_at >= REPORT_SECONDS:
+        elif now - self._reported_at >= REPORT_SECONDS or asks_for_others(
+            spec, self.demand, self._loaded(self.demand)
+        ):
             self._reported_at = now
             self._report(loop_now)
 
@@ -394,12 +403,21 @@ class LiveEndpoint:
             return False
         if self._sleep_asked:
             return not self._used_in_flight(loop_now, 0)
+        if self._stays_awake(now):
+            return False
         window = self.endpoint.spec.idle_seconds
         if not self._open and not self.status.failed:
             # It is still starting; but not for ever, if nobody waits any more.
             window = max(window, self.endpoint.spec.hold_seconds)
         # A WebSocket counts as use while something passes.
         return now - self._last_use >= window and not self._used_in_flight(loop_now, window)
+
+    def _stays_awake(self, now: float) -> bool:
+        """Tell if its rules keep it awake without use."""
+        spec, created = self.endpoint.spec, self.endpoint.creation_timestamp
+        if spec.always_awake or not spec.initial_seconds or not created:
+            return spec.always_awake
+        return now - parse_rfc3339(created) < spec.initial_seconds
 
     def _used_in_flight(self, loop_now: float, window: float) -> int:
         return sum(
@@ -410,9 +428,16 @@ class LiveEndpoint:
             or loop_now - request.backend.active_at < window
         )
 
+    def _loaded(self, demand: Demand) -> Demand:
+        """Return the demand with the load that it has now."""
+        concurrency = len(self._in_flight) + len(self.holds)
+        loaded = self._load.fill(demand, concurrency, now=self._now())
+        used, busy = set(self._open.values()), set(self._in_flight.values())
+        return follow_drain(loaded, self.status, used, busy)
+
     def _report(self, loop_now: float) -> None:
         report = msgspec.structs.replace(
-            self.demand,
+            self._loaded(self.demand),
             last_request=self._last_request(),
             holds=len(self.holds),
             in_flight=self._used_in_flight(loop_now, self.endpoint.spec.idle_seconds),

@@ -98,6 +98,22 @@ class WakeRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     per_hour: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
 
 
+class TargetRate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The requests per second that one replica serves, averaged over a window."""
+
+    per_second: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    window_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
+    granularity_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 1  # counted in such steps
+
+
+class RequestMatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """One set of hosts, path prefixes and headers of an Endpoint that has several."""
+
+    hosts: Annotated[tuple[HostName, ...], msgspec.Meta(max_length=16)] = ()
+    path_prefixes: Annotated[tuple[Path, ...], msgspec.Meta(max_length=16)] = ()
+    headers: Annotated[tuple[HeaderMatch, ...], msgspec.Meta(max_length=8)] = ()
+
+
 class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     VALIDATIONS: ClassVar[list[dict[str, Any]]] = [
         {
@@ -109,6 +125,22 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             " || !has(self.target.port) || self.target.port == 0",
             "message": "target has port and portName: remove one of them",
         },
+        {
+            "rule": "!has(self.maxReplicas) || self.maxReplicas == 0"
+            " || self.maxReplicas >= self.replicas",
+            "message": "maxReplicas is less than replicas: raise it, or remove it",
+        },
+        {
+            "rule": "!has(self.maxReplicas) || self.maxReplicas <= self.replicas"
+            " || has(self.targetRate)"
+            " || (has(self.targetConcurrency) && self.targetConcurrency > 0)",
+            "message": "maxReplicas needs a target: set targetConcurrency or targetRate",
+        },
+        {
+            "rule": "!has(self.targetRate)"
+            " || self.targetRate.granularitySeconds <= self.targetRate.windowSeconds",
+            "message": "targetRate: granularitySeconds is more than windowSeconds",
+        },
     ]
 
     target: EndpointTarget
@@ -116,7 +148,18 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: Annotated[tuple[HostName, ...], msgspec.Meta(max_length=16)] = ()
     path_prefixes: Annotated[tuple[Path, ...], msgspec.Meta(max_length=16)] = ()
     headers: Annotated[tuple[HeaderMatch, ...], msgspec.Meta(max_length=8)] = ()
-    replicas: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # while it is awake
+    # Each one as the three fields above, for an Endpoint with several such sets.
+    routes: Annotated[tuple[RequestMatch, ...], msgspec.Meta(max_length=16)] = ()
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # while it is awake, at least
+    max_replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0  # 0 is `replicas`
+    # Requests in flight or held for which one replica is there; 0 is no such target.
+    target_concurrency: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    target_rate: TargetRate | None = None
+    always_awake: bool = False  # it does not sleep by itself
+    # After it was created it does not sleep for so long.
+    initial_seconds: Annotated[int, msgspec.Meta(ge=0, le=30 * 86400)] = 0
+    # Once awake, nobody may displace its pods for so long: a term, for a surcharge.
+    stay_seconds: Annotated[int, msgspec.Meta(ge=0, le=14400)] = 0
     idle_seconds: Annotated[int, msgspec.Meta(ge=1, le=30 * 86400)] = 300  # then it sleeps
     # Requests that do not count as use, as prefixes of paths.
     ignore_paths: Annotated[tuple[Path, ...], msgspec.Meta(max_length=64)] = ()
@@ -156,6 +199,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     last_request: str = ""
     holds: int = 0
     in_flight: int = 0
+    concurrency: int = 0  # requests in flight or held, also WebSockets that are idle
+    recent: int = 0  # requests within the window of `targetRate`
+    whole_window: bool = False  # that window was observed from its beginning
+    drained: int = 0  # the number of the last drain that it followed
+    free_pods: tuple[str, ...] = ()  # those of that drain that serve nothing any more
+
+
+class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The pods that get no new requests, because they are to be removed; numbered."""
+
+    number: int = 0
+    pods: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()  # of these, the ones that are being deleted
 
 
 class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -175,5 +231,6 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     hosts: tuple[str, ...] = ()
     answers: int = 0  # the number of the demand that `phase` answers
     backends: tuple[Backend, ...] = ()
+    drain: Drain = Drain()
     demand: Demand | None = None
     cold_start: ColdStart | None = None

@@ -97,7 +97,7 @@ class Controllers:
             # A lease that stays without pods gets a condition.
             UsageController(self._host, self._planes, clock=clock).controller,
             # An Endpoint goes to the host; its target is scaled as its traffic asks.
-            EndpointController(self._host, self._planes, domain=domain).controller,
+            EndpointController(self._host, self._planes, clock=clock, domain=domain).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
             # Deployments, Jobs, … as in any Kubernetes.

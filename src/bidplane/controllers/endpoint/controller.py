@@ -20,11 +20,13 @@ from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, POD, SERVICE, Draft, Object
 from bidplane.api.objects import annotations_of, condition_of, labels_of
 from bidplane.api.reading import Agent, Endpoint
 from bidplane.api.views import KubeObject, Pod, read_pod
+from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
 from bidplane.core.activation import lifecycle
 from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
 from bidplane.core.hosting import translation
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType
+from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
 
@@ -35,9 +37,10 @@ class EndpointController:
     """Copies Endpoints to the host, and scales their targets."""
 
     def __init__(
-        self, host: PlaneCache, planes: PlaneCaches, *, domain: str = DEFAULT_DOMAIN
+        self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock, domain: str = DEFAULT_DOMAIN
     ) -> None:
         self._host, self._planes, self._domain = host, planes, domain
+        self._scaler = ReplicaScaler(clock)
         self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
         self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
         self.controller: Controller[Key] = Controller("endpoints", self.reconcile)
@@ -76,6 +79,7 @@ class EndpointController:
         self._add_copy(copy)
         if event == "DELETED":
             self._specs.pop(copy.uid, None)
+            self._scaler.forget(copy.uid)
         elif self._specs.get(copy.uid) == copy.spec:
             return  # only its status
         else:
@@ -117,7 +121,7 @@ class EndpointController:
             if copy.spec != original.spec:
                 await self._copy_spec(copy, original)
             else:
-                await self._step(plane, original, copy)
+                return await self._step(plane, original, copy)
         return None
 
     def _plane(self, agent: str, copy: KubeObject | None) -> PlaneCache | None:
@@ -149,18 +153,24 @@ class EndpointController:
         change = {"spec": {**dropped, **original.spec}}
         await self._host.client.patch(ENDPOINT, copy.name, change, copy.namespace)
 
-    async def _step(self, plane: PlaneCache, original: KubeObject, copy: KubeObject) -> None:
+    async def _step(
+        self, plane: PlaneCache, original: KubeObject, copy: KubeObject
+    ) -> float | None:
         endpoint = self._host.endpoints.get(copy.namespace, copy.name)
         if endpoint is None:  # of another version; it says so in the log
-            return
+            return None
         observed = self._observe(plane, original.namespace, endpoint.spec)
         previous = endpoint.status or EndpointStatus()
         step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
+        scaling = self._scaler.plan(endpoint, observed, step)
+        step = scaling.step
         # The status first: the activator stops using pods before they are deleted.
         if endpoint.status is None or step.status != previous:
             await self._write_status(endpoint, step.status)
+        await mark_for_deletion(plane, original.namespace, scaling.going)
         if step.replicas is not None and observed.deployment is not None:
             await self._scale(plane, KubeObject(observed.deployment), endpoint.spec, step.replicas)
+        await delete_pods(plane, original.namespace, scaling.delete)
         mirrored = {**_own_part(step.status), "demand": msgspec.to_builtins(previous.demand)}
         if previous.cold_start is not None:
             mirrored["coldStart"] = msgspec.to_builtins(previous.cold_start)
@@ -174,6 +184,7 @@ class EndpointController:
                     original.namespace,
                     subresource="status",
                 )
+        return scaling.again_after
 
     async def _write_status(self, endpoint: Endpoint, status: EndpointStatus) -> None:
         """Write our part; `demand` and `coldStart` are the activator's."""
@@ -215,13 +226,16 @@ class EndpointController:
     async def _scale(
         self, plane: PlaneCache, deployment: KubeObject, spec: EndpointSpec, replicas: int
     ) -> None:
-        """Set the replicas; with the first of them the urgency with which its pods bid."""
+        """Set the replicas; with the first of them how its pods bid: urgency and term."""
         change: Draft = {"replicas": replicas}
-        template = deployment.spec.get("template") or {}
-        if replicas and annotations_of({"metadata": {}, **template}).get(
-            labels.URGENCY
-        ) not in tuple(Urgency):
-            change["template"] = {"metadata": {"annotations": {labels.URGENCY: spec.urgency.value}}}
+        annotations = annotations_of({"metadata": {}, **(deployment.spec.get("template") or {})})
+        added: Draft = {}
+        if annotations.get(labels.URGENCY) not in tuple(Urgency):
+            added[labels.URGENCY] = spec.urgency.value
+        if spec.stay_seconds and labels.TERM not in annotations:
+            added[labels.TERM] = str(spec.stay_seconds)
+        if replicas and added:
+            change["template"] = {"metadata": {"annotations": added}}
         await plane.client.patch(
             DEPLOYMENT, deployment.name, {"spec": change}, deployment.namespace
         )

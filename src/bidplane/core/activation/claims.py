@@ -15,7 +15,7 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec
 from bidplane.api.reading import Endpoint
-from bidplane.core.activation.routes import RouteRule, rules
+from bidplane.core.activation.routes import RouteRule, rules_of
 
 DEFAULT_DOMAIN = "localhost"
 
@@ -45,7 +45,11 @@ def is_delegated(host: str, patterns: Iterable[str]) -> bool:
 def hosts_of(endpoint: Endpoint, agent: str, domain: str) -> tuple[str, ...]:
     """Return the names that an Endpoint asks for; `endpoint` is the host's copy."""
     name = endpoint.annotations.get(labels.PLANE_NAME, endpoint.name)
-    return tuple(dict.fromkeys(endpoint.spec.hosts)) or (f"{name}.{agent}.{domain}",)
+    spec = endpoint.spec
+    names = [*spec.hosts, *(host for route in spec.routes for host in route.hosts)]
+    if not names or (not spec.hosts and any(not route.hosts for route in spec.routes)):
+        names.append(f"{name}.{agent}.{domain}")
+    return tuple(dict.fromkeys(names))
 
 
 def settle(
@@ -65,7 +69,7 @@ def settle(
         if claim is None:
             claim = HostClaim(hosts)
             owners.update(dict.fromkeys(hosts, agent))
-            for rule in rules(hosts, endpoint.spec.path_prefixes, endpoint.spec.headers):
+            for rule in rules_of(endpoint.spec, hosts):
                 holders[rule] = endpoint
         claims[endpoint.uid] = claim
     return claims
@@ -100,7 +104,7 @@ def _refusal(
                 message=f"the Deployment {target[1]} is the target of the Endpoint"
                 f" {_plane_name(other)}: give that one both host names",
             )
-    for rule in rules(hosts, endpoint.spec.path_prefixes, endpoint.spec.headers):
+    for rule in rules_of(endpoint.spec, hosts):
         holder = holders.get(rule)
         if holder is not None:
             return HostClaim(

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from bidplane.api.endpoint import HeaderMatch
+from bidplane.api.endpoint import EndpointSpec, HeaderMatch
 
 T = TypeVar("T")
 RequestHeaders = Sequence[tuple[bytes, bytes]]
@@ -41,6 +41,21 @@ def rules(
         for host in hosts
         for prefix in (tuple(prefixes) or ("/",))
     ]
+
+
+def rules_of(spec: EndpointSpec, hosts: Sequence[str]) -> list[RouteRule]:
+    """Return the rules of an Endpoint that has these names; its default name is the last."""
+    if not spec.routes:
+        return rules(hosts, spec.path_prefixes, spec.headers)
+    default_hosts = spec.hosts or tuple(hosts[-1:])
+    return list(
+        dict.fromkeys(
+            rule
+            for route in spec.routes
+            for rule in rules(route.hosts or default_hosts, route.path_prefixes, route.headers)
+            if rule.host in hosts
+        )
+    )
 
 
 class _Entry(msgspec.Struct, Generic[T]):
