@@ -47,7 +47,7 @@ class Forking:
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())
         try:
-            descriptor = os.dup(self._running._listeners[name].fileno())
+            descriptor = os.dup(self._running._listeners[name][0].fileno())
             getattr(process, name)(where.folder.resolve(), descriptor)
         finally:
             os._exit(1)

@@ -50,6 +50,9 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     exchange_url: str
     host_uid: str = ""
     activator_url: str = ""  # of agents' services
+    activator_tls_url: str = ""
+    tls_folder: str = ""  # the certificates of agents' services; "" is no HTTPS
+    activators: int = 1  # processes that serve them
     domain: str = "localhost"  # agents' services have names below it
 
 
@@ -161,17 +164,19 @@ class Installation:
         except msgspec.MsgspecError as error:
             raise UserError(f"{self._address} is damaged ({error}); start Bidplane again") from None
 
-    def ports(self) -> tuple[int, int, int]:
-        """Return the ports of server, exchange and activator; 0 where none is known."""
+    def ports(self) -> tuple[int, ...]:
+        """Return the ports of server, exchange, activator (HTTP, HTTPS); 0 where none is known."""
         try:
             address = self.address()
         except UserError:
-            return 0, 0, 0
-        server, exchange, activator = (
-            urlsplit(url).port or 0
-            for url in (address.url, address.exchange_url, address.activator_url)
+            return 0, 0, 0, 0
+        urls = (
+            address.url,
+            address.exchange_url,
+            address.activator_url,
+            address.activator_tls_url,
         )
-        return server, exchange, activator
+        return tuple(urlsplit(url).port or 0 for url in urls)
 
     def machine(self) -> dict[str, Any] | None:
         """Return the node of the fleet that is this machine, with its settings; None if none is."""

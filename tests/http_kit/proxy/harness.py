@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import uvloop
@@ -62,6 +63,7 @@ async def proxied(
     hold: bool = False,
     bounds: Bounds | None = None,
     trusted: bool = False,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[Setup]:
     """Run `script` for each connection to the backend; with `hold` requests are not forwarded."""
     tasks: set[asyncio.Task[None]] = set()
@@ -99,7 +101,7 @@ async def proxied(
     server = ProxyServer(site, pool)
     listener = socket.create_server(("127.0.0.1", 0))
     setup = Setup(server, listener.getsockname()[1], port)
-    await server.start(listener)
+    await server.start(listener, tls)
     try:
         yield setup
     finally:

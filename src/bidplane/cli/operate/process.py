@@ -14,6 +14,7 @@ import msgspec
 import uvloop
 from cyclopts import App
 
+from bidplane.cli.operate.services import FIRST
 from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.runtime.identity.certificates import Certificates
@@ -47,9 +48,10 @@ def exchange(data: Path, descriptor: int) -> None:
 
 
 @app.command
-def activator(data: Path, descriptor: int) -> None:
+def activator(data: Path, descriptor: int, tls_descriptor: int = -1, *, name: str = FIRST) -> None:
     """Serve agents' services, which may sleep."""
-    _run(run_activator(Installation(data), socket.socket(fileno=descriptor)))
+    listeners = [socket.socket(fileno=d) for d in (descriptor, tls_descriptor) if d >= 0]
+    _run(run_activator(Installation(data), *listeners, name=name))
 
 
 @app.command

@@ -41,7 +41,7 @@ async def _is_ready(where: Installation, name: str, nodes: int) -> bool:
             finally:
                 await client.close()
             return len(listing.items) >= nodes
-        if name == "activator":  # no Endpoint can have this host, and it knows that
+        if name.startswith("activator"):  # no Endpoint can have this host, and it knows that
             async with HttpCaller(seconds=5.0) as http:
                 return (await http.call("GET", address.activator_url)).code == 404
         url = address.url if name == "server" else address.exchange_url

@@ -20,6 +20,7 @@ from cyclopts import Parameter
 from bidplane.cli.common import Data, command_name, console, installation
 from bidplane.cli.operate.process import HOSTS
 from bidplane.cli.operate.readiness import wait_ready
+from bidplane.cli.operate.services import FIRST, ServiceListeners, ServiceOptions
 from bidplane.cli.story.day import AGENTS
 from bidplane.cli.story.example import keep_trading
 from bidplane.core.activation.claims import DEFAULT_DOMAIN
@@ -88,6 +89,7 @@ def up(
             " start, at first `localhost`.",
         ),
     ] = "",
+    services: ServiceOptions | None = None,
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start continues from there.
@@ -98,7 +100,14 @@ def up(
         bidplane up --runtime process --machine box --images images.yaml
     """
     target = installation(data)
-    running = Running(target, port=port, fleet=fleet, encryption=encryption_config, domain=domain)
+    running = Running(
+        target,
+        port=port,
+        fleet=fleet,
+        encryption=encryption_config,
+        domain=domain,
+        services=services,
+    )
     machine_options = {"images": images, "volumes": volumes, "trusted": trusted, "egress": egress}
     running.use_machine(machine, machine_options if runtime == "process" else None)
     asyncio.run(_foreground(running, example=example))
@@ -115,6 +124,7 @@ class Running:
         fleet: Path | None = None,
         encryption: Path | None = None,
         domain: str = "",
+        services: ServiceOptions | None = None,
     ) -> None:
         if domain and _DOMAIN.fullmatch(domain) is None:
             raise UserError(
@@ -138,19 +148,26 @@ class Running:
         self.supervisor = Supervisor(on_change=self.monitor.changed)
         self.monitor.statuses = lambda: self.supervisor.statuses
         server = bind(_LOOPBACK, _first_port(target) if port is None else port)
-        self._listeners = {
-            "server": server,
+        self._services = ServiceListeners(
+            services or ServiceOptions(), target, server_port=_port(server), any_port=port == 0
+        )
+        self._listeners: dict[str, tuple[socket.socket, ...]] = {
+            "server": (server,),
             # The next port, if free: a Prometheus is configured with it once.
-            "exchange": bind_near(_LOOPBACK, _exchange_ports(target, _port(server), port)),
-            "activator": bind_near(_LOOPBACK, _activator_ports(target, _port(server), port)),
-            "node": bind(_LOOPBACK, 0),
+            "exchange": (bind_near(_LOOPBACK, _exchange_ports(target, _port(server), port)),),
+            **self._services.by_name,
+            "node": (bind(_LOOPBACK, 0),),
         }
         self.domain = domain or _domain(target)
         target.certificates(hosts=HOSTS, now=SystemClock().now())
         target.tokens()
-        self.url = f"https://{_LOOPBACK}:{_port(self._listeners['server'])}"
-        self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'])}"
-        self.activator_url = f"http://{_LOOPBACK}:{_port(self._listeners['activator'])}"
+        self.url = f"https://{_LOOPBACK}:{_port(server)}"
+        self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'][0])}"
+
+    @property
+    def services_at(self) -> str:
+        tls = self._services.tls_url
+        return self._services.url + (f" and {tls}" if tls else "")
 
     def use_machine(self, name: str, options: dict[str, Any] | None) -> None:
         """
@@ -177,7 +194,7 @@ class Running:
                 **files,
             }
         )
-        self._listeners["machine"] = bind(_LOOPBACK, 0)
+        self._listeners["machine"] = (bind(_LOOPBACK, 0),)
 
     def _machine_state(self, name: str) -> Path:
         """
@@ -201,7 +218,10 @@ class Running:
                 url=self.url,
                 exchange_url=self.exchange_url,
                 host_uid=host_uid,
-                activator_url=self.activator_url,
+                activator_url=self._services.url,
+                activator_tls_url=self._services.tls_url,
+                tls_folder=str(self._services.certificates or ""),
+                activators=len(self._services.by_name),
                 domain=self.domain,
             )
         )
@@ -218,12 +238,14 @@ class Running:
     async def stop(self) -> None:
         await self.supervisor.stop()
         self.monitor.close()
-        for listener in self._listeners.values():
-            listener.close()
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.close()
 
     def _program(self, name: str) -> SupervisedProgram:
         """The supervised process of that name."""
-        descriptor = self._listeners[name].fileno()
+        descriptors = [listener.fileno() for listener in self._listeners[name]]
+        kind = FIRST if name in self._services.by_name else name
         return SupervisedProgram(
             name=name,
             command=[
@@ -231,11 +253,12 @@ class Running:
                 "-m",
                 "bidplane",
                 "process",
-                name,
+                kind,
                 str(self.installation.folder.resolve()),
-                str(descriptor),
+                *map(str, descriptors),
+                *(["--name", name] if kind == FIRST else []),
             ],
-            inherits=[descriptor, self.installation.lock_descriptor],
+            inherits=[*descriptors, self.installation.lock_descriptor],
             log=self.installation.logs / f"{name}.log",
             data=self.installation.folder,
             beats=True,
@@ -251,12 +274,6 @@ def _exchange_ports(target: Installation, server: int, requested: int | None) ->
     """The ports to try for the exchange."""
     previous = target.ports()[1]
     return [previous] if previous else [] if requested == 0 else [server + 1]
-
-
-def _activator_ports(target: Installation, server: int, requested: int | None) -> list[int]:
-    """The ports to try for the activator."""
-    previous = target.ports()[2]
-    return [previous] if previous else [] if requested == 0 else [server + 2]
 
 
 def _domain(target: Installation) -> str:
@@ -322,7 +339,7 @@ def _greet(running: Running, *, example: bool) -> None:
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
         f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
         f"  data   {running.installation.folder}\n"
-        f"  services at {running.activator_url}, as NAME.AGENT.{running.domain}\n"
+        f"  services at {running.services_at}, as NAME.AGENT.{running.domain}\n"
         + (f"  agents {', '.join(names)} (already trading)\n" if example else "")
         + "\n"
         "Try, in another terminal:\n"

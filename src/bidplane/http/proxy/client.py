@@ -40,10 +40,6 @@ _HTTP2_REFUSAL = (
 )
 
 
-def _ignore() -> None:
-    pass
-
-
 class ClientConnection(asyncio.Protocol):
     """One connection of a client."""
 
@@ -74,7 +70,8 @@ class ClientConnection(asyncio.Protocol):
         "trusted",
     )
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, on_lost: Callable[[], None] | None = None) -> None:
+        """`on_lost` is given if the connection was counted when it was accepted."""
         self._site = site
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.parser = httptools.HttpRequestParser(self)
@@ -88,7 +85,7 @@ class ClientConnection(asyncio.Protocol):
         self._new_head()
         self.deadline = NEVER
         self.peer, self.proto, self.trusted = b"", b"http", False
-        self._leave: Callable[[], None] = _ignore
+        self._leave = on_lost
 
     def __repr__(self) -> str:
         state = "tunnel" if self._tunnel else "closing" if self._closing else "open"
@@ -106,12 +103,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         address = str(peer[0]) if isinstance(peer, tuple) else ""
-        leave = self._site.gate.enter(address)
-        if leave is None:
+        if self._leave is None:
+            self._leave = self._site.gate.enter(address)
+        if self._leave is None:
             self._closing = True
             self._transport.abort()
             return
-        self._leave = leave
         self.peer = address.encode() or b"unknown"
         self.proto = b"https" if transport.get_extra_info("sslcontext") else b"http"
         self.trusted = self._site.trusts(address)
@@ -119,7 +116,8 @@ class ClientConnection(asyncio.Protocol):
         self._rearm()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._leave()
+        if self._leave is not None:
+            self._leave()
         self._site.connections.discard(self)
         self._closing = True
         self.deadline = NEVER

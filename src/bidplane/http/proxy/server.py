@@ -17,7 +17,7 @@ import msgspec
 from bidplane.http.proxy.client import ClientConnection
 from bidplane.http.proxy.pool import BackendPool
 from bidplane.http.proxy.request import ProxiedRequest
-from bidplane.http.server.accepting import Bounds, ConnectionGate
+from bidplane.http.server.accepting import Acceptor, Bounds, ConnectionGate
 
 SWEEP_SECONDS = 1.0
 _BACKLOG = 1024
@@ -57,19 +57,30 @@ class Site:
 
 
 class ProxyServer:
-    """A listener, its connections and their backends'."""
+    """Listeners, their connections and their backends'."""
 
     def __init__(self, site: Site, pool: BackendPool) -> None:
         self.site, self.pool = site, pool
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server | Acceptor] = []
         self._sweeping: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Listen; a process may have several listeners. With `tls`, handshakes are bounded too."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: ClientConnection(self.site), sock=listener, ssl=tls, backlog=_BACKLOG
-        )
-        self._sweeping = loop.create_task(self._sweep())
+        if tls is not None:
+            self._servers.append(
+                Acceptor(
+                    listener, lambda end: ClientConnection(self.site, end), tls, self.site.gate
+                )
+            )
+        else:
+            self._servers.append(
+                await loop.create_server(
+                    lambda: ClientConnection(self.site), sock=listener, backlog=_BACKLOG
+                )
+            )
+        if self._sweeping is None:
+            self._sweeping = loop.create_task(self._sweep())
 
     async def _sweep(self) -> None:
         while True:
@@ -84,8 +95,8 @@ class ProxyServer:
     async def close(self) -> None:
         if self._sweeping is not None:
             self._sweeping.cancel()
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self.site.connections):
             connection.abort()
         await self.pool.close()

@@ -21,7 +21,6 @@ import msgspec
 import structlog
 
 from bidplane.http.server import descriptors
-from bidplane.http.server.connection import HttpConnection
 
 SETTING = "BIDPLANE_CONNECTIONS_PER_ADDRESS"
 _HANDSHAKE_SECONDS = 10.0
@@ -95,10 +94,11 @@ class Acceptor:
     def __init__(
         self,
         listener: socket.socket,
-        make: Callable[[], HttpConnection],
+        make: Callable[[Callable[[], None]], asyncio.BaseProtocol],
         tls: ssl.SSLContext | None,
         gate: ConnectionGate,
     ) -> None:
+        """`make` takes the function that its connection calls when it has ended."""
         self._listener, self._make, self._tls, self._gate = listener, make, tls, gate
         self._handshakes: set[asyncio.Task[None]] = set()
         self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -138,8 +138,7 @@ class Acceptor:
             self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     async def _connect(self, accepted: socket.socket, leave: Callable[[], None]) -> None:
-        connection = self._make()
-        connection.on_lost = leave
+        connection = self._make(leave)
         loop = asyncio.get_running_loop()
         seconds = _HANDSHAKE_SECONDS if self._tls is not None else None
         try:

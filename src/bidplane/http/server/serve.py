@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -25,7 +25,8 @@ def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket; raise `UserError` when the port is taken."""
     try:
         # The backlog holds clients while the process behind it restarts.
-        return socket.create_server((host, port), backlog=1024)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(
@@ -40,6 +41,20 @@ def bind_near(host: str, ports: Iterable[int]) -> socket.socket:
         with contextlib.suppress(UserError):
             return bind(host, port)
     return bind(host, 0)
+
+
+def bind_shared(listener: socket.socket, count: int) -> list[socket.socket]:
+    """
+    Return `count` listening sockets in place of one: connections are spread over them.
+
+    That one showed that nobody else has the address; it is closed.
+    """
+    address, family = listener.getsockname(), listener.family
+    listener.close()
+    return [
+        socket.create_server(address[:2], family=family, backlog=1024, reuse_port=True)
+        for _ in range(count)
+    ]
 
 
 class TlsFiles(Protocol):
@@ -66,12 +81,14 @@ class _Server(uvicorn.Server):
         """Start as uvicorn does, with bounds on connections; see `accepting`."""
         gate = ConnectionGate(self.bounds)
 
-        def make() -> HttpConnection:
-            return HttpConnection(
+        def make(on_lost: Callable[[], None]) -> HttpConnection:
+            connection = HttpConnection(
                 config=self.config,
                 server_state=self.server_state,
                 app_state=self.lifespan.state,
             )
+            connection.on_lost = on_lost
+            return connection
 
         self.servers = []
         tls = self.config.ssl
