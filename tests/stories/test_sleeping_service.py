@@ -7,11 +7,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -191,3 +195,56 @@ def test_a_service_that_cannot_start_answers_with_its_pods_reason(site: Site) ->
     assert "CrashLoopBackOff" in body
     site.installation.kubectl("worker", "delete", "endpoints.bidplane.dev/broken", "deploy/broken")
     assert site.get("broken")[0] == 404
+
+
+POOL = {
+    "apiVersion": "bidplane.dev/v1alpha1",
+    "kind": "Pool",
+    "metadata": {"name": "a100"},
+    "spec": {"product": "A100"},
+}
+JOINED = "nodes:\n  - {name: joined, product: A100, gpus: 1}\n"
+
+
+@contextmanager
+def joined_node(installation: Installation) -> Iterator[None]:
+    """A node in a process of its own, which joins by the address and credential of a kubeconfig."""
+    folder = installation.folder / "joined"
+    folder.mkdir()
+    (folder / "fleet.yaml").write_text(JOINED)
+    installation.bidplane("plane", "kubeconfig", "host")
+    files = ["--fleet", str(folder / "fleet.yaml")]
+    files += ["--images", str(installation.folder / "images.yaml")]
+    files += ["--kubeconfig", str(installation.folder / "host.kubeconfig")]
+    command = [sys.executable, "-m", "bidplane", "node", "--name", "joined", *files]
+    state = Path(tempfile.mkdtemp(prefix="joined"))
+    state.chmod(0o755)  # pods run as users of their own
+    process = subprocess.Popen(
+        [*command, "--state", str(state / "state"), "--data", str(folder / "data")],
+        cwd=folder,
+        stdout=subprocess.DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=30)
+        shutil.rmtree(state)
+
+
+def test_a_pod_on_a_joined_node_answers(site: Site) -> None:
+    """The node of the installation has no such GPU, and its processes do not run this pod."""
+    with joined_node(site.installation):
+        bidplane = site.installation.bidplane
+        site.until(lambda: "no Pool sells A100" in bidplane("fleet", "list"))
+        site.installation.apply("host", POOL)
+        for manifest in manifests("far"):
+            if manifest["kind"] == "Deployment":
+                template = manifest["spec"]["template"]
+                template["metadata"]["annotations"] = {"bidplane.dev/pool": "a100"}
+            site.installation.apply("worker", manifest)
+        site.until(lambda: site.status("far").get("phase") == "Asleep")
+        code, body, headers = site.get("far", 3)
+        assert (code, headers["X-KEDA-HTTP-Cold-Start"]) == (200, "true"), body
+        assert "joined" in [lease["spec"]["node"] for lease in site.leases()]
+        site.sleeps("far")

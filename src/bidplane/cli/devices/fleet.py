@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,7 +10,7 @@ from cyclopts import App
 from rich.tree import Tree
 
 from bidplane.api import labels
-from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.kinds import NODE, POD, POOL, RESOURCE_CLAIM, RESOURCE_SLICE
 from bidplane.cli.common import Data, Json, console, print_json, print_table, with_host
 from bidplane.core.devices import foreignuse, topology
 from bidplane.core.devices.foreignuse import ForeignUse
@@ -126,6 +126,12 @@ def _notes(machine: Machine) -> str:
     return ", ".join(notes)
 
 
+def _unsold(machine: Machine, sold: Collection[str]) -> str:
+    """Return the products of a machine that no Pool sells."""
+    unsold = sorted({gpu.product for gpu in machine.gpus} - {*sold})
+    return f"no Pool sells {', '.join(unsold)}" if unsold else ""
+
+
 def _machines(data: Path | None) -> list[tuple[Machine, str, str]]:
     """
     Each machine with the reason why its node takes no pods, if any, and what of it is not ours.
@@ -141,8 +147,13 @@ def _machines(data: Path | None) -> list[tuple[Machine, str, str]]:
         machines = [
             _machine(name, slices, nodes.get(name)) for name in sorted(node_names | nodes.keys())
         ]
+        sold = {pool["spec"]["product"] for pool in (await host.list(POOL)).items}
         return [
-            (machine, trouble, _used(machine.name, slices, held_by_others))
+            (
+                machine,
+                ", ".join(filter(None, (trouble, _unsold(machine, sold)))),
+                _used(machine.name, slices, held_by_others),
+            )
             for machine, trouble in machines
             if machine.gpus
         ]
