@@ -39,13 +39,18 @@ PASSES = ("not slow and not kube and not elsewhere", "slow and not kube and not 
 NO_TESTS_COLLECTED = 5  # pytest's exit code
 # Kubernetes' own behaviour is tested on two API servers alike, not function by function.
 TESTED_THROUGH = {
+    "core": ("style/test_frozen.py",),
     "core/workloads": ("controllers/workloads",),
     "core/policies": ("plane/test_policies.py",),
     "core/cel": ("plane/test_rules.py", "plane/test_ruletimes.py", "security/test_cel_cost.py"),
     "core/nodes": ("core/scheduling/test_fitting.py",),
     "core/pods": ("security/test_host_paths.py",),
-    "exchange": ("security/test_stalled_rounds.py", "security/test_history_reads.py"),
-    "ledger": ("security/test_lost_ledger.py",),
+    "exchange": (
+        "security/test_stalled_rounds.py",
+        "security/test_history_reads.py",
+        "style/test_frozen.py",
+    ),
+    "ledger": ("security/test_lost_ledger.py", "style/test_frozen.py"),
 }
 
 

@@ -87,8 +87,6 @@ def instance(
         reserve=np.full(bids, FLOOR, np.int64),
         kind=np.array([CHAIN.index(size) for size in sizes.tolist()], np.int64),
         needs=np.array([need(Block(size)) for size in CHAIN], np.int64),
-        domain=np.full(bids, -1, np.int64),
-        size=np.zeros(bids, np.int64),
         ids=[str(i) for i in range(bids)],
         agent=generator.integers(0, AGENTS, bids),
     )
@@ -114,12 +112,7 @@ def round_of(case: MarketInstance) -> ColumnOutcome:
     """Run the measured work: find the winners, their prices, and the place of each bid's block."""
     outcome = ColumnOutcome(case.free, (), case.book)
     outcome.prices()
-    staying = outcome.winners[outcome.domain[outcome.winners] >= 0]
-    remaining = case.free - np.bincount(
-        outcome.domain[staying], weights=outcome.size[staying], minlength=len(case.free)
-    ).astype(np.int64)
-    new = outcome.winners[outcome.domain[outcome.winners] < 0]
-    seats(remaining, case.sizes[outcome.order[new]])
+    seats(case.free.copy(), case.sizes[outcome.order[outcome.winners]])
     return outcome
 
 
@@ -231,18 +224,7 @@ def _against_a_queue() -> list[Result]:
     queue = ColumnOutcome(
         case.free,
         (),
-        Book(
-            price=np.ones_like(book.price),
-            weight=book.weight,
-            tie=book.tie,
-            reserve=book.reserve,
-            kind=book.kind,
-            needs=book.needs,
-            domain=book.domain,
-            size=book.size,
-            ids=book.ids,
-            agent=book.agent,
-        ),
+        msgspec.structs.replace(book, price=np.ones_like(book.price)),
     )
     queue_value = sold(case, queue)
     return [
@@ -418,11 +400,7 @@ def sold(case: MarketInstance, outcome: ColumnOutcome) -> float:
 
 def _without_rank_weights(book: Book) -> Book:
     """The same bids without rank weights: then clearing maximises value alone."""
-    return Book(
-        price=book.price, weight=np.full_like(book.weight, ONE), tie=book.tie,
-        reserve=book.reserve, kind=book.kind, needs=book.needs, domain=book.domain,
-        size=book.size, ids=book.ids, agent=book.agent,
-    )  # fmt: skip
+    return msgspec.structs.replace(book, weight=np.full_like(book.weight, ONE))
 
 
 def least_cpu_seconds(work: Callable[[], T], repeat: int) -> tuple[float, T]:

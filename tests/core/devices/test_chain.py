@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
 
 from bidplane.api.shape import LEAST_PART, PART_UNITS, parse_fraction, part_name, part_units
-from bidplane.core.devices.chain import chain_problem
+from bidplane.core.devices.chain import FRACTIONS, chain_problem
 
 
 @pytest.mark.parametrize("sizes", [(8, 4, 2, 1), (3, 1), (1,)])
@@ -48,3 +49,11 @@ def test_what_is_no_part_of_a_gpu_is_refused(text):
     with pytest.raises(ValueError, match=r"must be at least 0\.01 and less than 1"):
         parse_fraction(text)
     assert part_units(text) is None
+
+
+def test_each_part_that_is_counted_divides_the_next_and_the_gpu():
+    """Else what is left of a GPU could not be counted level by level."""
+    units = [leaf.size for leaf in FRACTIONS]
+    assert [PART_UNITS % size for size in units] == [0] * len(units)
+    assert all(larger % size == 0 for larger, size in itertools.pairwise(units))
+    assert [leaf.per_gpu for leaf in FRACTIONS] == [PART_UNITS // size for size in units]

@@ -71,6 +71,16 @@ def test_a_sound_cluster_has_nothing_to_mend() -> None:
     assert trouble() == []
 
 
+def test_an_account_with_all_rights_is_said_to_have_them() -> None:
+    def rights(**changes: Any) -> list[Level]:
+        facts = msgspec.structs.replace(SOUND, **changes)
+        return [finding.level for finding in diagnose(facts) if finding.check == "rights"]
+
+    assert rights() == [Level.OK]
+    assert Level.OK not in rights(unread={"pods": "forbidden"})
+    assert Level.OK not in rights(denied=[Right("get", "", "pods")])
+
+
 @pytest.mark.parametrize(
     ("changes", "check", "level", "words"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from bidplane.core.gate.fleet import (
     FleetPool,
     FleetState,
 )
+from bidplane.core.gate.measuring import difference
 
 
 def lease(name: str = "l1", **fields: object) -> FleetLease:
@@ -230,3 +232,16 @@ def test_digests_of_shifted_fields_differ() -> None:
         for a, b, c in itertools.permutations(("x", "xy", ""))
     ]
     assert len({action_digest(variant) for variant in variants}) == len(variants)
+
+
+def test_a_pod_that_leases_nothing_gives_no_device_back() -> None:
+    bare = msgspec.structs.replace(POD, lease="", agent="")
+    fleet = msgspec.structs.replace(FLEET, pods=(bare,))
+    assert prepare(EVICT, fleet).effect == Effect(pods=1)
+
+
+def test_a_measured_effect_is_how_much_less_there_is() -> None:
+    before = Effect(devices=5, pods=4, agents=3, spend=9)
+    after = Effect(devices=2, pods=3, agents=1, spend=1)
+    assert difference(before, after) == Effect(devices=3, pods=1, agents=2, spend=8)
+    assert difference(after, before) == difference(before, after)

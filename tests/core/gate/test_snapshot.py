@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bidplane.api.reading import read_bid, read_lease, read_pool
+from bidplane.api.views import Node, ResourceSlice
 from bidplane.core.gate.snapshot import HostObjects, fleet_state
 
 
@@ -76,3 +77,26 @@ WAITS = {"phase": "Waiting", "reason": "Outbid", "message": ""}
 def test_the_queue_of_a_pool(bids: list[Any], waiting: dict[str, int | None]) -> None:
     pools = fleet_state(HostObjects(pools=POOLS, bids=bids)).pools
     assert {pool.name: pool.waiting for pool in pools} == waiting
+
+
+def test_a_node_has_the_gpus_that_a_pool_sells() -> None:
+    """Parts of a GPU are devices of its slice, too, and other products are nobody's to sell."""
+
+    def device(name: str, product: str, kind: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "attributes": {"productName": {"string": product}, "type": {"string": kind}},
+        }
+
+    devices = [
+        device("gpu-0", "H100", "gpu"),
+        device("gpu-0-1g", "H100", "mig"),
+        device("gpu-1", "T4", "gpu"),
+    ]
+    host = HostObjects(
+        pools=POOLS,
+        nodes=[Node({"metadata": {"name": "n1"}})],
+        slices=[ResourceSlice({"spec": {"nodeName": "n1", "driver": "d", "devices": devices}})],
+    )
+    (node,) = fleet_state(host).nodes
+    assert (node.devices, node.pools) == (1, ("h100",))

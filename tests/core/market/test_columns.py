@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -123,6 +125,18 @@ def test_hundreds_at_once(
             )
         )
     check_same(Room(free, chain=chain), field)
+
+
+def test_a_need_beyond_32_bits_raises_no_price() -> None:
+    field = [
+        Contestant("one", Block(1), 8 * FLOOR, ONE, 0, FLOOR),
+        Contestant("many", Block(1, count=2), 7 * FLOOR, ONE, 0, FLOOR),
+    ]
+    book = columns.Book.of(field, (), (1,))
+    book = msgspec.structs.replace(book, needs=np.array([[1], [2**33]]))
+    outcome = columns.ColumnOutcome(np.array([1]), (), book, (1,))
+    assert outcome.winners.tolist() == [0]
+    assert outcome.prices().tolist() == [FLOOR]
 
 
 def test_a_few_are_cleared_by_the_readable_one(monkeypatch: pytest.MonkeyPatch) -> None:

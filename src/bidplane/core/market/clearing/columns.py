@@ -1,7 +1,7 @@
 """
-The same clearing as `clearing`, for lots with thousands of bids: columns instead of objects.
+The same clearing as `greedy`, for lots with thousands of bids: columns instead of objects.
 
-`clearing` is the one to read and the one that is right; this one gives the same result to
+`greedy` is the one to read and the one that is right; this one gives the same result to
 the bit, which property tests hold it to. What makes it fast:
 
 * Instead of asking each contestant in turn, all are added up at once, and the first whose
@@ -16,10 +16,9 @@ It clears bids alone. A lot in which running leases compete is left to `conteste
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -43,32 +42,21 @@ _MOST = 2**31 - 1
 
 
 class Book(msgspec.Struct, frozen=True):
-    """The contestants of one lot, as columns."""
+    """The bids of one lot, as columns."""
 
     price: Ints
     weight: Ints
     tie: NDArray[np.uint64]
     reserve: Ints
-    kind: Ints  # index into `needs`; of a pinned one, -1
+    kind: Ints  # index into `needs`
     needs: Ints  # by kind and level
-    domain: Ints  # of a pinned one; of a movable one, -1
-    size: Ints  # GPUs of a pinned one
     ids: Sequence[str]
     agent: Ints  # a number for each; -1 for nobody's
 
     @classmethod
-    def of(
-        cls,
-        field: Sequence[Contestant],
-        domains: dict[str, int],
-        leaves: tuple[Leaf, ...],
-        chain: Chain,
-    ) -> Book:
+    def of(cls, field: Sequence[Contestant], leaves: tuple[Leaf, ...], chain: Chain) -> Book:
         kinds: dict[Block, int] = {}
-        kind = [-1 if c.block.domain else kinds.setdefault(c.block, len(kinds)) for c in field]
-        blocks = [c.block for c in field]
-        pinned = [(domains[b.domain], b.size) if b.domain else (-1, 0) for b in blocks]
-        domain_and_size = np.array(pinned, np.int64).reshape(-1, 2)
+        kind = [kinds.setdefault(c.block, len(kinds)) for c in field]
         levels = len(chain) + len(leaves)
         agents: dict[str, int] = {"": -1}
         return cls(
@@ -78,8 +66,6 @@ class Book(msgspec.Struct, frozen=True):
             reserve=np.array([c.reserve for c in field], np.int64),
             kind=np.array(kind, np.int64),
             needs=np.array([need(b, leaves, chain) for b in kinds], np.int64).reshape(-1, levels),
-            domain=domain_and_size[:, 0],
-            size=domain_and_size[:, 1],
             ids=[c.id for c in field],
             agent=np.array([agents.setdefault(c.agent, len(agents)) for c in field], np.int64),
         )
@@ -97,14 +83,6 @@ class Book(msgspec.Struct, frozen=True):
         return order
 
 
-class Stays(NamedTuple):
-    """The leases that stay, ordered by domain and then by rank."""
-
-    ranks: Ints
-    place: Ints  # domain × width + rank, to be searched
-    taken: Ints  # GPUs of all before each
-
-
 class ColumnOutcome:
     """
     The winners of a clearing, and the counters that price them. Positions are ranks: 0 goes first.
@@ -115,15 +93,13 @@ class ColumnOutcome:
     ) -> None:
         self.leaves = leaves
         self.chain = chain
-        self.free = free
         self.book = book
         self.order = book.ranking()
         self.kind = book.kind[self.order]
-        self.domain = book.domain[self.order]
-        self.size = book.size[self.order]
         self.key = (book.price * book.weight)[self.order]
         self.agent = book.agent[self.order]
-        self.spare = self._holds(free).sum(axis=0)
+        self.needs = book.needs[self.kind] if len(book.needs) else self._nothing(len(self.order))
+        self.spare = holds(free, leaves, chain).sum(axis=0)
         self.wins = self._forward()
         self._look_back()
 
@@ -131,11 +107,10 @@ class ColumnOutcome:
 
     def _forward(self) -> Mask:
         wins = np.zeros(len(self.order), bool)
-        spare, free = self.spare.copy(), self.free.copy()
+        spare = self.spare.copy()
         undecided = np.arange(len(self.order))  # ranks
         for _ in range(STRIKES_MOST):
-            needs = self._needs(undecided, free)
-            total = needs.cumsum(axis=0)
+            total = self.needs[undecided].cumsum(axis=0)
             over = np.flatnonzero((total > spare).any(axis=1))
             stop = int(over[0]) if len(over) else len(undecided)
             wins[undecided[:stop]] = True
@@ -143,44 +118,19 @@ class ColumnOutcome:
                 return wins
             if stop:
                 spare = spare - total[stop - 1]
-                self._occupy(free, undecided[:stop])
             undecided = undecided[stop:]
-            # What each would need if it came next: a pinned one's depends on its domain now.
-            undecided = undecided[~(self._needs(undecided, free, each=True) > spare).any(axis=1)]
-        self._in_turn(wins, undecided, spare, free)
+            undecided = undecided[~(self.needs[undecided] > spare).any(axis=1)]
+        self._in_turn(wins, undecided, spare)
         return wins
 
-    def _in_turn(self, wins: Mask, ranks: Ints, spare: Ints, free: Ints) -> None:
+    def _in_turn(self, wins: Mask, ranks: Ints, spare: Ints) -> None:
         for rank in ranks:
-            needs = self._needs(np.array([rank]), free)[0]
-            if (needs <= spare).all():
+            if (self.needs[rank] <= spare).all():
                 wins[rank] = True
-                spare -= needs
-                self._occupy(free, np.array([rank]))
-
-    def _occupy(self, free: Ints, ranks: Ints) -> None:
-        pinned = ranks[self.domain[ranks] >= 0]
-        np.subtract.at(free, self.domain[pinned], self.size[pinned])
-
-    def _needs(self, ranks: Ints, free: Ints, *, each: bool = False) -> Ints:
-        """
-        The units that each of `ranks` takes from the counters when all before it are placed; with
-        `each`, when it alone is.
-        """
-        table = self.book.needs
-        needs = table[self.kind[ranks]] if len(table) else self._nothing(len(ranks))
-        pinned = np.flatnonzero(self.domain[ranks] >= 0)
-        if len(pinned):
-            domain, size = self.domain[ranks[pinned]], self.size[ranks[pinned]]
-            before = free[domain] if each else free[domain] - _taken_before(domain, size)
-            needs[pinned] = self._holds(before) - self._holds(before - size)
-        return needs
+                spare = spare - self.needs[rank]
 
     def _nothing(self, count: int) -> Ints:
         return np.zeros((count, len(self.chain) + len(self.leaves)), np.int64)
-
-    def _holds(self, free: Any) -> Ints:
-        return holds(free, self.leaves, self.chain)
 
     # What each winner pays
 
@@ -188,34 +138,15 @@ class ColumnOutcome:
         """Record the counters that each loser met, and how far they fell short of its need."""
         winners, losers = np.flatnonzero(self.wins), np.flatnonzero(~self.wins)
         self.winners, self.losers = winners, losers
-        self._width = len(self.order) + 1
-        self._stays = self._kept()
-        used = self._needs(winners, self.free).cumsum(axis=0)
+        used = self.needs[winners].cumsum(axis=0)
         self.left = self.spare - used  # after each winner
         before = np.searchsorted(winners, losers)
-        zero = np.concatenate((self._nothing(1), used))
-        met = self.spare - zero[before]
-        table = self.book.needs
-        needs = table[self.kind[losers]] if len(table) else self._nothing(len(losers))
-        pinned = np.flatnonzero(self.domain[losers] >= 0)
-        if len(pinned):
-            free = self.free_at(self.domain[losers[pinned]], losers[pinned])
-            size = self.size[losers[pinned]]
-            needs[pinned] = self._holds(free) - self._holds(free - size)
+        met = self.spare - np.concatenate((self._nothing(1), used))[before]
         # Above zero: what kept it out. By level, so that a column is gone through at once, and
         # in small numbers: what lacks more than these can say, no winner would give it.
-        self._short = np.ascontiguousarray(np.clip(needs - met, -_MOST, _MOST).T.astype(np.int32))
+        short = np.clip(self.needs[losers] - met, -_MOST, _MOST)
+        self._short = np.ascontiguousarray(short.T.astype(np.int32))
         self._blockers: dict[tuple[int, ...], Ints] = {}
-        self._neighbours: dict[int, list[int]] = {}  # by domain: the leases that lose
-        for rank in losers[pinned].tolist():
-            self._neighbours.setdefault(int(self.domain[rank]), []).append(rank)
-
-    def free_at(self, domain: Any, rank: Any) -> Any:
-        """The free GPUs of a domain, as a contestant at `rank` meets them."""
-        stays = self._stays
-        first = np.searchsorted(stays.place, domain * self._width)
-        before = np.searchsorted(stays.place, domain * self._width + rank)
-        return self.free[domain] - (stays.taken[before] - stays.taken[first])
 
     def _blocked_by(self, returned: Ints) -> Ints:
         """The ranks of the rejected who would get in if `returned` were added to what they met."""
@@ -255,90 +186,12 @@ class ColumnOutcome:
         """For each winner, the rank of whoever it must stay ahead of; -1 for nobody."""
         rivals = np.full(len(self.winners), -1, np.int64)
         kinds = self.kind[self.winners]
-        for kind in np.unique(kinds[kinds >= 0]):
+        for kind in np.unique(kinds):
             mine = np.flatnonzero(kinds == kind)
             blockers = self._blocked_by(self.book.needs[kind])
             first = self._first_of_others(blockers, self.winners[mine])
             rivals[mine] = np.where(first < len(self.order), first, -1)
-        rivals[kinds < 0] = self._rivals_of_leases()
         return rivals
-
-    def _kept(self) -> Stays:
-        """The leases that stay, by domain and then by rank."""
-        ranks = self.winners[self.domain[self.winners] >= 0]
-        place = self.domain[ranks] * self._width + ranks
-        order = np.argsort(place)
-        ranks = ranks[order]
-        return Stays(ranks, place[order], np.concatenate(([0], self.size[ranks].cumsum())))
-
-    def _rivals_of_leases(self) -> Ints:
-        """As `rivals`, for the leases among the winners, in the order of rank."""
-        ranks = self._stays.ranks
-        domain, size = self.domain[ranks], self.size[ranks]
-        last = np.append(domain[1:] != domain[:-1], True)[: len(ranks)]
-        until = np.where(last, len(self.order), np.append(ranks[1:], 0)[: len(ranks)])
-        # What a lease gives back depends on what its domain has free, and so does who gets
-        # in. It stays the same until the next lease of that domain: mostly far enough.
-        free = self.free_at(domain, ranks + 1)
-        rival = np.full(len(ranks), len(self.order), np.int64)
-        kinds = free * self._width + size
-        for kind in np.unique(kinds):
-            mine = np.flatnonzero(kinds == kind)
-            now = int(free[mine[0]])
-            blockers = self._blocked_by(self._given_back(now, int(size[mine[0]])))
-            rival[mine] = self._first_of_others(blockers, ranks[mine])
-        crowded = np.isin(domain, np.array(list(self._neighbours), np.int64))
-        for i in np.flatnonzero((rival > until) | crowded):
-            rival[i] = self._rival_of_lease(int(ranks[i]))
-        rival[rival == len(self.order)] = -1
-        return rival[np.argsort(ranks)]
-
-    def _given_back(self, free: int, size: int) -> Ints:
-        with_it, without = self._holds(np.array([free + size, free]))
-        returned: Ints = with_it - without
-        return returned
-
-    def _rival_of_lease(self, rank: int) -> int:
-        """For one lease, through all that changes in its domain after it."""
-        nobody = len(self.order)
-        domain, size = int(self.domain[rank]), int(self.size[rank])
-        first, last = np.searchsorted(
-            self._stays.place, [domain * self._width + rank + 1, (domain + 1) * self._width]
-        )
-        steps = [rank, *self._stays.ranks[first:last].tolist(), nobody]
-        best = nobody
-        for low, high in itertools.pairwise(steps):
-            free = int(self.free_at(domain, low + 1))
-            blockers = self._blocked_by(self._given_back(free, size))
-            at = int(np.searchsorted(blockers, low, side="right"))
-            while at < len(blockers) and blockers[at] < high:
-                # Its neighbours: below.
-                if self.domain[blockers[at]] != domain and self._lifts(int(blockers[at]), rank):
-                    best = int(blockers[at])
-                    break
-                at += 1
-            if best < nobody:
-                break
-        for loser in self._neighbours.get(domain, ()):
-            if rank < loser < best and self._lifts(loser, rank) and self._lets_in(rank, loser):
-                return loser
-        return best
-
-    def _lifts(self, loser: int, rank: int) -> bool:
-        """Return True if the loser belongs to another agent, so that it may raise the price."""
-        return bool(self.agent[rank] < 0 or self.agent[loser] != self.agent[rank])
-
-    def _lets_in(self, rank: int, loser: int) -> bool:
-        """
-        Return True if a losing lease of the same domain would fit once the winner at `rank` left.
-        """
-        free = int(self.free_at(int(self.domain[rank]), loser))
-        at = int(np.searchsorted(self.winners, loser))
-        met = self.left[at - 1]
-        instead_free = free + int(self.size[rank]) - int(self.size[loser])
-        states = np.array([free, max(0, instead_free)])
-        now, instead = self._holds(states)
-        return bool(instead_free >= 0 and (met - now + instead >= 0).all())
 
     def prices(self) -> Ints:
         """The price of each winner, in the order of rank."""
@@ -363,7 +216,7 @@ class FastClearing(Greedy):
         super().__init__(start)
         leaves, chain = start.leaves, start.chain
         free = np.array(list(start.free.values()), np.int64)
-        self.outcome = ColumnOutcome(free, leaves, Book.of(field, {}, leaves, chain), chain)
+        self.outcome = ColumnOutcome(free, leaves, Book.of(field, leaves, chain), chain)
         order = self.outcome.order
         self.accepted = [field[i] for i in order[self.outcome.winners]]
         self.losers = [field[i] for i in order[self.outcome.losers]]
@@ -400,18 +253,7 @@ def clear_fast(start: Room, contestants: Iterable[Contestant]) -> Clearing:
     return FastClearing(start, field)
 
 
-def holds(free: Any, leaves: tuple[Leaf, ...], chain: Chain = CHAIN) -> Ints:
+def holds(free: Ints, leaves: tuple[Leaf, ...], chain: Chain = CHAIN) -> Ints:
     """The number of blocks of each size that fit `free` GPUs of one domain, one row per domain."""
     columns = [free // size for size in chain] + [free * leaf.per_gpu for leaf in leaves]
     return np.stack(columns, axis=1)
-
-
-def _taken_before(domain: Ints, size: Ints) -> Ints:
-    """For each lease, what those before it take of its domain."""
-    order = np.argsort(domain, kind="stable")
-    sizes, domains = size[order], domain[order]
-    total = sizes.cumsum() - sizes
-    first = np.searchsorted(domains, domains)
-    before = np.empty_like(total)
-    before[order] = total - total[first]
-    return before
