@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from .conftest import get
+from .conftest import get, header
 
 RATE = {"perSecond": 1, "windowSeconds": 10}
 
@@ -107,5 +107,49 @@ def test_a_new_one_stays_awake_for_its_first_seconds(play):
         assert (await service.status())["demand"]["awake"]
         service.pass_time(51)
         await service.demanded(awake=False)
+
+    play(story)
+
+
+def test_an_answer_that_does_not_begin_in_time_is_given_up(play):
+    async def story(service):
+        release = asyncio.Event()
+
+        async def slow(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            await release.wait()
+            writer.close()
+
+        server = await asyncio.start_server(slow, "127.0.0.1", 0)
+        service.port = server.sockets[0].getsockname()[1]
+        await service.endpoint(phase="Ready", responseSeconds=5)
+        await service.ready(await service.demanded(awake=True))
+        while not service.live().is_open:
+            await asyncio.sleep(0.005)
+        asked = asyncio.create_task(service.ask(get()))
+        live = service.live()
+        while not any(request.backend for request in live._in_flight):
+            await asyncio.sleep(0.005)
+        live.tick(100.0)
+        live.tick(104.0)
+        assert not asked.done()
+        live.tick(105.0)
+        answer = await asked
+        assert answer.startswith(b"HTTP/1.1 504 ")
+        assert b"within 5 seconds" in answer
+        assert not live._in_flight
+        release.set()
+        server.close()
+
+    play(story)
+
+
+def test_a_placeholder_has_headers_of_its_own(play):
+    async def story(service):
+        placeholder = {"status": 202, "body": "soon", "headers": {"X-State": "waking"}}
+        await service.endpoint(onCold="placeholder", placeholder=placeholder)
+        answer = await service.ask(get())
+        assert answer.startswith(b"HTTP/1.1 202 ")
+        assert header(answer, "X-State") == "waking"
 
     play(story)

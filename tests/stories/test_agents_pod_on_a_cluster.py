@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from bidplane.api.crds import all_crds
+from bidplane.api.crds import for_agents
 from bidplane.api.kinds import AGENT
 from bidplane.core.bidding.admission import admission
 from bidplane.drivers.embedded import EmbeddedDriver
@@ -176,7 +176,7 @@ async def bidplane(site: Site) -> AsyncIterator[HttpClient]:
         folder / "planes",
         clock=clock,
         tokens=tokens,
-        crds=lambda plane: all_crds(),
+        crds=lambda plane: for_agents(),
         admit=admission(lambda plane: controllers.agent(plane)),
         pod_streams=streams,
         ca=certificates.ca.read_text(),

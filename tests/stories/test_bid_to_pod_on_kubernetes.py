@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from bidplane.api import labels
-from bidplane.api.crds import all_crds
+from bidplane.api.crds import for_agents
 from bidplane.api.kinds import (
     AGENT,
     DEVICE_CLASS,
@@ -72,7 +72,7 @@ async def installed(
         folder / "planes",
         clock=clock,
         tokens=tokens,
-        crds=lambda plane: all_crds(),
+        crds=lambda plane: for_agents(),
         admit=admit,
         ca="the certificate",
     )

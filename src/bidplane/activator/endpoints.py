@@ -16,6 +16,7 @@ import msgspec
 
 from bidplane.activator import probing, waiting
 from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
+from bidplane.activator.unanswered import AnswerLimit, give_up
 from bidplane.api.endpoint import ColdStart, Demand, EndpointPhase, EndpointStatus, OnCold
 from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
@@ -66,6 +67,7 @@ class LiveEndpoint:
         self._probes: dict[Address, asyncio.Task[None]] = {}
         self._turn = 0
         self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=now())
+        self._unanswered = AnswerLimit()
         self._load = LoadMeter(endpoint.spec, now=now())
         self._pod_at = 0.0  # when the pod of this cold start had an address
         status = endpoint.status or EndpointStatus()
@@ -248,11 +250,15 @@ class LiveEndpoint:
             text = f"the service is waking: try again in {expected} seconds\n"
             request.answer(503, text, _retry(expected))
         elif spec.on_cold is OnCold.PLACEHOLDER and spec.placeholder is not None:
-            content_type = (b"Content-Type", spec.placeholder.content_type.encode("latin-1"))
+            fields = {"Content-Type": spec.placeholder.content_type, **spec.placeholder.headers}
             request.answer(
                 spec.placeholder.status,
                 spec.placeholder.body,
-                [content_type, *_retry(expected), (b"Cache-Control", b"no-store")],
+                [
+                    *((name.encode(), text.encode("latin-1")) for name, text in fields.items()),
+                    *_retry(expected),
+                    (b"Cache-Control", b"no-store"),
+                ],
             )
         elif waiting.is_navigation(
             head.header(b"accept"),
@@ -363,6 +369,8 @@ class LiveEndpoint:
             reason = f": {self.status.message}" if self.status.message else ""
             self._streams.pop(request, None)
             request.fail(504, f"{waited}{reason}\n", _retry(self._expected_wait()))
+        for request in self._unanswered.expired(self._in_flight, spec.response_seconds, loop_now):
+            give_up(request, spec.response_seconds)
         self._beat(now)
         if self._is_idle(now, loop_now):
             self.want(awake=False, reason="Asked" if self._sleep_asked else "Idle")

@@ -19,6 +19,12 @@ from bidplane.api.bid import BidSpec, BidStatus
 from bidplane.api.endpoint import EndpointSpec, EndpointStatus
 from bidplane.api.gate.policy import PolicySpec, PolicyStatus
 from bidplane.api.gate.proposal import ProposalSpec, ProposalStatus
+from bidplane.api.keda.addon import (
+    HTTPScaledObjectSpec,
+    HTTPScaledObjectStatus,
+    InterceptorRouteSpec,
+    InterceptorRouteStatus,
+)
 from bidplane.api.kinds import Kind
 from bidplane.api.lease import LeaseSpec, LeaseStatus
 from bidplane.api.pool import PoolSpec, PoolStatus
@@ -34,7 +40,8 @@ _CONDITIONS: dict[str, Any] = {
         "properties": {
             name: {"type": "string"}
             for name in ("type", "status", "reason", "message", "lastTransitionTime")
-        },
+        }
+        | {"observedGeneration": {"type": "integer", "format": "int64"}},
     },
 }
 
@@ -47,7 +54,48 @@ _AGE: Column = ("Age", "date", ".metadata.creationTimestamp", 0)
 def for_agents() -> tuple[dict[str, Any], ...]:
     """The CRDs of an agent's plane; the other kinds do not exist there."""
     kinds_there = ("Bid", "Endpoint", "GPULease")
-    return tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in kinds_there)
+    ours = tuple(crd for crd in all_crds() if crd["spec"]["names"]["kind"] in kinds_there)
+    return (*ours, *_keda_crds())
+
+
+def _keda_crds() -> tuple[dict[str, Any], ...]:
+    """The CRDs of KEDA's HTTP add-on, with its columns and one of ours. Unknown fields stay."""
+    ready = ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0)
+    phase = ("Phase", "string", ".status.phase", 0)
+    scaled_object = _crd(
+        kinds.HTTP_SCALED_OBJECT,
+        HTTPScaledObjectSpec,
+        HTTPScaledObjectStatus,
+        ["httpso"],
+        [
+            ("TargetWorkload", "string", ".status.targetWorkload", 0),
+            ("TargetService", "string", ".status.targetService", 0),
+            ("MinReplicas", "integer", ".spec.replicas.min", 0),
+            ("MaxReplicas", "integer", ".spec.replicas.max", 0),
+            _AGE,
+            ready,
+            phase,
+        ],
+    )
+    route = _crd(
+        kinds.INTERCEPTOR_ROUTE,
+        InterceptorRouteSpec,
+        InterceptorRouteStatus,
+        [],
+        [("TargetService", "string", ".spec.target.service", 0), ready, _AGE, phase],
+    )
+    for crd in (scaled_object, route):
+        (version,) = crd["spec"]["versions"]
+        _keep_unknown(version["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    return scaled_object, route
+
+
+def _keep_unknown(schema: dict[str, Any]) -> None:
+    """Let every object below a schema keep fields that it does not name."""
+    if "properties" in schema:
+        schema["x-kubernetes-preserve-unknown-fields"] = True
+    for inner in (*schema.get("properties", {}).values(), *filter(None, (schema.get("items"),))):
+        _keep_unknown(inner)
 
 
 @functools.cache

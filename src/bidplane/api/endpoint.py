@@ -21,6 +21,9 @@ HeaderName = Annotated[
     str,
     msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}$"}),
 ]
+PlainText = Annotated[
+    str, msgspec.Meta(extra_json_schema={"pattern": "^[\\x20-\\x7e]*$", "maxLength": 1024})
+]
 Method = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Z]{1,16}$"})]
 
 
@@ -81,6 +84,7 @@ class Placeholder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     content_type: Annotated[
         str, msgspec.Meta(extra_json_schema={"pattern": "^[\\x20-\\x7e]{1,256}$"})
     ] = "text/plain; charset=utf-8"
+    headers: dict[HeaderName, PlainText] = {}
 
 
 class WakeRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -168,6 +172,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     heartbeat: Heartbeat = Heartbeat.AUTO
     max_held: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
     hold_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 600
+    # For the head of an answer, from when the request was passed on; 0 is the activator's limit.
+    response_seconds: Annotated[int, msgspec.Meta(ge=0, le=600)] = 0
     wake: WakeRules = WakeRules()
     # Awake once a GET here answers 2xx or 3xx; "" once the pod is Ready and takes connections.
     probe_path: Annotated[

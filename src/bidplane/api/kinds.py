@@ -81,3 +81,7 @@ GPU_LEASE = Kind(GROUP, VERSION, "GPULease", "gpuleases")
 POLICY = Kind(GROUP, VERSION, "Policy", "policies", namespaced=False)
 PROPOSAL = Kind(GROUP, VERSION, "Proposal", "proposals", namespaced=False)
 ENDPOINT = Kind(GROUP, VERSION, "Endpoint", "endpoints")
+
+# KEDA's HTTP add-on; read as Endpoints.
+HTTP_SCALED_OBJECT = Kind("http.keda.sh", "v1alpha1", "HTTPScaledObject", "httpscaledobjects")
+INTERCEPTOR_ROUTE = Kind("http.keda.sh", "v1beta1", "InterceptorRoute", "interceptorroutes")

@@ -26,7 +26,7 @@ from bidplane.api.kinds import (
 )
 from bidplane.controllers.agent import AgentController
 from bidplane.controllers.bid import BidHeartbeatController
-from bidplane.controllers.endpoint import EndpointController
+from bidplane.controllers.endpoint import KEDA, EndpointController, KedaController
 from bidplane.controllers.lease import LeaseController
 from bidplane.controllers.node import KINDS as NODE_KINDS
 from bidplane.controllers.node import NodeLifecycleController
@@ -49,7 +49,7 @@ from bidplane.runtime.identity.credentials import HOST_PLANE
 
 HOST_KINDS = (AGENT, BID, ENDPOINT, GPU_LEASE, POD, NODE, POOL, RESOURCE_SLICE, EVENT)
 PLANE_KINDS = tuple(
-    dict.fromkeys((POD, BID, ENDPOINT, GPU_LEASE, NODE, POD_TEMPLATE, *WORKLOAD_KINDS))
+    dict.fromkeys((POD, BID, ENDPOINT, GPU_LEASE, NODE, POD_TEMPLATE, *KEDA, *WORKLOAD_KINDS))
 )
 
 
@@ -98,6 +98,8 @@ class Controllers:
             UsageController(self._host, self._planes, clock=clock).controller,
             # An Endpoint goes to the host; its target is scaled as its traffic asks.
             EndpointController(self._host, self._planes, clock=clock, domain=domain).controller,
+            # KEDA's HTTPScaledObjects and InterceptorRoutes become Endpoints.
+            KedaController(self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.
             RequeueController(self._planes).controller,
             # Deployments, Jobs, … as in any Kubernetes.
