@@ -152,6 +152,17 @@ def test_an_idle_websocket_does_not_keep_it_awake(play):
     play(story)
 
 
+def test_a_direct_service_does_not_sleep_by_what_the_activator_sees(play):
+    async def story(service):
+        await service.awake(idleSeconds=100, warmPath="direct")
+        service.pass_time(10_000)
+        assert service.live().demand.awake
+        service.live().sleep()
+        await service.demanded(awake=False)
+
+    play(story)
+
+
 def test_a_person_wakes_it_and_lets_it_sleep(play):
     async def story(service):
         async def ask_for(verb):

@@ -15,6 +15,7 @@ from bidplane.api import labels
 from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD
 from bidplane.api.lease import CLAIMED, FINALIZER
 from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.bidding.admission import admit
 from bidplane.drivers.embedded import EmbeddedDriver, crds_for
 from bidplane.errors import AlreadyExists, NotFound
@@ -52,7 +53,9 @@ class Site:
             await self.host.create(NODE, {"metadata": {"name": "h100-a"}, "spec": {}})
         self.plane = self.planes.client(AGENT_NAME)
         driver = EmbeddedDriver(self.planes, "https://test")
-        self.controllers = Controllers(self.host, driver, clock=self.clock)
+        self.controllers = Controllers(
+            self.host, driver, clock=self.clock, activator=ActivatorAddress("192.0.2.9", 6445)
+        )
         self._task = asyncio.create_task(self.controllers.run())
         await self.settle()
 
@@ -80,7 +83,9 @@ class Site:
 
     async def resume(self):
         driver = EmbeddedDriver(self.planes, "https://test")
-        self.controllers = Controllers(self.host, driver, clock=self.clock)
+        self.controllers = Controllers(
+            self.host, driver, clock=self.clock, activator=ActivatorAddress("192.0.2.9", 6445)
+        )
         self._task = asyncio.create_task(self.controllers.run())
         await self.settle()
 

@@ -10,7 +10,16 @@ import asyncio
 import pytest
 
 from bidplane.api import labels
-from bidplane.api.kinds import AGENT, BID, DEPLOYMENT, ENDPOINT, GPU_LEASE, POD, SERVICE
+from bidplane.api.kinds import (
+    AGENT,
+    BID,
+    DEPLOYMENT,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    GPU_LEASE,
+    POD,
+    SERVICE,
+)
 from bidplane.core.hosting.translation import host_name
 from bidplane.errors import ApiError
 
@@ -239,5 +248,56 @@ def test_bad_input_is_refused_with_its_field(stories, spec, part):
             await site.plane.create(ENDPOINT, manifest, "default")
         assert refusal.value.code in (400, 422)
         assert part in str(refusal.value)
+
+    stories(story)
+
+
+async def led_to(site):
+    """Return where the slices of the Service lead, as a gateway reads them."""
+    return {
+        (address, port["port"], port["name"])
+        for slice_ in await site.all(site.plane, ENDPOINT_SLICE)
+        if slice_["metadata"]["labels"].get("kubernetes.io/service-name") == "llm"
+        for entry in slice_["endpoints"]
+        if entry["conditions"]["ready"]
+        for address in entry["addresses"]
+        for port in slice_["ports"]
+    }
+
+
+def test_a_direct_warm_path_leads_past_the_activator_and_back(stories):
+    activator, pod = ("192.0.2.9", 6445, ""), ("10.9.8.7", 8000, "")
+
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(warmPath="direct"), "default")
+        await site.settle()
+        assert await led_to(site) == {activator}
+        for life in (1, 2):
+            await demand(site, 2 * life, awake=True)
+            assert await led_to(site) == {activator}
+            await run_pod(site, lease=f"lease-{life}")
+            assert await led_to(site) == {pod}
+            await demand(site, 2 * life + 1, awake=False)
+            assert activator in await led_to(site)
+            await site.remove_host_pod()
+            await site.settle(5)
+            assert await led_to(site) == {activator}
+            await site.end_lease(f"lease-{life}")
+            await site.settle()
+        await site.plane.patch(ENDPOINT, "llm", {"spec": {"warmPath": "activator"}}, "default")
+        await site.settle()
+        assert await led_to(site) == set()
+        await site.plane.patch(ENDPOINT, "llm", {"spec": {"warmPath": "direct"}}, "default")
+        await site.settle()
+        assert await led_to(site) == {activator}
+        (original,) = await site.all(site.plane, ENDPOINT)
+        (ours,) = [
+            s
+            for s in await site.all(site.plane, ENDPOINT_SLICE)
+            if s["metadata"]["name"] == "llm-activator"
+        ]
+        (owner,) = ours["metadata"]["ownerReferences"]  # so it goes with its Endpoint
+        assert (owner["kind"], owner["uid"]) == ("Endpoint", original["metadata"]["uid"])
 
     stories(story)

@@ -17,7 +17,14 @@ import msgspec
 from bidplane.activator import probing, waiting
 from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
 from bidplane.activator.unanswered import AnswerLimit, give_up
-from bidplane.api.endpoint import ColdStart, Demand, EndpointPhase, EndpointStatus, OnCold
+from bidplane.api.endpoint import (
+    ColdStart,
+    Demand,
+    EndpointPhase,
+    EndpointStatus,
+    OnCold,
+    WarmPath,
+)
 from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.activation.holds import HoldQueue
@@ -413,6 +420,8 @@ class LiveEndpoint:
             return not self._used_in_flight(loop_now, 0)
         if self._stays_awake(now):
             return False
+        if self._open and self.endpoint.spec.warm_path is WarmPath.DIRECT:
+            return False  # most of its requests do not pass here
         window = self.endpoint.spec.idle_seconds
         if not self._open and not self.status.failed:
             # It is still starting; but not for ever, if nobody waits any more.

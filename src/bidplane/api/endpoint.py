@@ -44,6 +44,13 @@ class Heartbeat(enum.StrEnum):
     NONE = "none"
 
 
+class WarmPath(enum.StrEnum):
+    """The way of requests while the service is awake."""
+
+    ACTIVATOR = "activator"
+    DIRECT = "direct"  # gateways send them to the pods: the Service's slices lead past us
+
+
 class Urgency(enum.StrEnum):
     """The urgency with which the pods of a wake bid, as in `bidplane.dev/urgency`."""
 
@@ -180,6 +187,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         str, msgspec.Meta(extra_json_schema={"pattern": "^(/[^#\\s]*)?$", "maxLength": 1024})
     ] = ""
     urgency: Urgency = Urgency.HIGH
+    warm_path: WarmPath = WarmPath.ACTIVATOR
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):

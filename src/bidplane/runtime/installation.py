@@ -51,6 +51,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     host_uid: str = ""
     activator_url: str = ""  # of agents' services
     activator_tls_url: str = ""
+    activator_address: tuple[str, int] | None = None  # for gateways, perhaps on other machines
     tls_folder: str = ""  # the certificates of agents' services; "" is no HTTPS
     activators: int = 1  # processes that serve them
     domain: str = "localhost"  # agents' services have names below it

@@ -40,6 +40,7 @@ from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
 from bidplane.core.activation.claims import DEFAULT_DOMAIN
+from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.gate.service import Gate
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
@@ -57,7 +58,7 @@ class Controllers:
     """
     The controllers of a server. `own_host`: the host is a plane of ours, which lacks the
     controllers that a cluster has. Without a `gate` nobody judges Proposals. `domain`: agents'
-    Endpoints have names below it.
+    Endpoints have names below it, and `activator` serves them.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Controllers:
         own_host: bool = False,
         gate: Gate | None = None,
         domain: str = DEFAULT_DOMAIN,
+        activator: ActivatorAddress | None = None,
     ) -> None:
         self._own_host = own_host
         self.started = (
@@ -97,7 +99,9 @@ class Controllers:
             # A lease that stays without pods gets a condition.
             UsageController(self._host, self._planes, clock=clock).controller,
             # An Endpoint goes to the host; its target is scaled as its traffic asks.
-            EndpointController(self._host, self._planes, clock=clock, domain=domain).controller,
+            EndpointController(
+                self._host, self._planes, clock=clock, domain=domain, activator=activator
+            ).controller,
             # KEDA's HTTPScaledObjects and InterceptorRoutes become Endpoints.
             KedaController(self._planes, clock=clock).controller,
             # An evicted bare pod comes back and bids again.

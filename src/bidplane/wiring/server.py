@@ -16,6 +16,7 @@ import msgspec
 from bidplane import __version__
 from bidplane.api.kinds import POLICY
 from bidplane.api.manifests import manifest
+from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.bidding.admission import admission, advise
 from bidplane.core.gate.admission import with_policies
 from bidplane.core.gate.defaultpolicy import DEFAULT_POLICY, DEFAULT_POLICY_NAME
@@ -144,6 +145,9 @@ async def run_server(
             own_host=True,
             gate=gate,
             domain=address.domain,
+            activator=ActivatorAddress(*address.activator_address)
+            if address.activator_address
+            else None,
         )
         assert controllers.proposals is not None, "there is a gate"
         # Two files for each plane, and as many for connections.

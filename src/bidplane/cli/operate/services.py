@@ -22,6 +22,11 @@ from bidplane.runtime.installation import Installation
 _LOOPBACK = "127.0.0.1"
 _MOST_ACTIVATORS = 64
 FIRST = "activator"
+# A wildcard address, with an address elsewhere (for documentation, RFC 5737 and 3849).
+_ANY = {
+    "0.0.0.0": (socket.AF_INET, "192.0.2.1"),  # compared, not bound
+    "::": (socket.AF_INET6, "2001:db8::1"),
+}
 
 
 @Parameter(name="*")
@@ -69,6 +74,7 @@ class ServiceListeners:
 
         kinds = [listeners("--services-http", options.services_http, plain, 2)]
         self.url = f"http://{_shown(kinds[0][0])}"
+        self.address = _reachable(kinds[0][0])
         self.tls_url = ""
         if self.certificates is not None:
             kinds.append(listeners("--services-https", options.services_https, tls, 3))
@@ -96,3 +102,17 @@ def _shown(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": _LOOPBACK, "::": "::1"}.get(host, host)  # compared, not bound
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _reachable(listener: socket.socket) -> tuple[str, int]:
+    """Return an address under which other machines reach a listener, if any of it is such a one."""
+    host, port = listener.getsockname()[:2]
+    if host not in _ANY:
+        return host, port
+    probe, elsewhere = _ANY[host]
+    with socket.socket(probe, socket.SOCK_DGRAM) as route:
+        try:
+            route.connect((elsewhere, 9))  # sends nothing: it asks the kernel for our own address
+            return str(route.getsockname()[0]), port
+        except OSError:
+            return _LOOPBACK, port

@@ -220,6 +220,7 @@ class Running:
                 host_uid=host_uid,
                 activator_url=self._services.url,
                 activator_tls_url=self._services.tls_url,
+                activator_address=self._services.address,
                 tls_folder=str(self._services.certificates or ""),
                 activators=len(self._services.by_name),
                 domain=self.domain,

@@ -16,13 +16,14 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, host_namespace
 from bidplane.api.endpoint import Demand, EndpointSpec, EndpointStatus, Urgency
-from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, POD, SERVICE, Draft, Object
-from bidplane.api.objects import annotations_of, condition_of, labels_of
+from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE, Draft, Object
+from bidplane.api.objects import annotations_of, condition_of, labels_of, metadata_of
 from bidplane.api.reading import Agent, Endpoint
 from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
-from bidplane.core.activation import lifecycle
+from bidplane.core.activation import lifecycle, warmpath
 from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
+from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.hosting import translation
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType
@@ -37,10 +38,18 @@ class EndpointController:
     """Copies Endpoints to the host, and scales their targets."""
 
     def __init__(
-        self, host: PlaneCache, planes: PlaneCaches, *, clock: Clock, domain: str = DEFAULT_DOMAIN
+        self,
+        host: PlaneCache,
+        planes: PlaneCaches,
+        *,
+        clock: Clock,
+        domain: str = DEFAULT_DOMAIN,
+        activator: ActivatorAddress | None = None,
     ) -> None:
+        """`activator` is where gateways send requests for a service that does not serve."""
         self._host, self._planes, self._domain = host, planes, domain
         self._scaler = ReplicaScaler(clock)
+        self._activator = activator
         self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
         self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
         self.controller: Controller[Key] = Controller("endpoints", self.reconcile)
@@ -167,6 +176,7 @@ class EndpointController:
         # The status first: the activator stops using pods before they are deleted.
         if endpoint.status is None or step.status != previous:
             await self._write_status(endpoint, step.status)
+        await self._lead_to_activator(plane, original, endpoint.spec, observed, step.status)
         await mark_for_deletion(plane, original.namespace, scaling.going)
         if step.replicas is not None and observed.deployment is not None:
             await self._scale(plane, KubeObject(observed.deployment), endpoint.spec, step.replicas)
@@ -185,6 +195,31 @@ class EndpointController:
                     subresource="status",
                 )
         return scaling.again_after
+
+    async def _lead_to_activator(
+        self,
+        plane: PlaneCache,
+        original: KubeObject,
+        spec: EndpointSpec,
+        observed: lifecycle.Observed,
+        status: EndpointStatus,
+    ) -> None:
+        """Make the slice right that leads requests to the activator while no pod serves."""
+        desired = warmpath.activator_slice(
+            original.json, spec, observed.service, status.phase, self._activator
+        )
+        name, namespace = warmpath.slice_name(original.name), original.namespace
+        current = plane[ENDPOINT_SLICE].get(namespace, name)
+        if current is not None and (desired is None or _is_immutable_changed(current, desired)):
+            with suppress(NotFound):
+                await plane.client.delete(ENDPOINT_SLICE, name, namespace)
+            current = None
+        if desired is None:
+            return
+        if current is None:
+            await plane.client.create(ENDPOINT_SLICE, desired, namespace)
+        elif any(current.get(field) != desired[field] for field in ("endpoints", "ports")):
+            await plane.client.patch(ENDPOINT_SLICE, name, desired, namespace)
 
     async def _write_status(self, endpoint: Endpoint, status: EndpointStatus) -> None:
         """Write our part; `demand` and `coldStart` are the activator's."""
@@ -253,6 +288,15 @@ class EndpointController:
 
 def _view(obj: Object | None) -> KubeObject | None:
     return KubeObject(obj) if obj is not None else None
+
+
+def _is_immutable_changed(current: Object, desired: Draft) -> bool:
+    metadata, wanted = metadata_of(current), desired["metadata"]
+    return bool(
+        current.get("addressType") != desired["addressType"]
+        or metadata.get("ownerReferences") != wanted["ownerReferences"]
+        or metadata.get("labels") != wanted["labels"]
+    )
 
 
 def is_unanswered(endpoint: Endpoint) -> bool:

@@ -167,7 +167,7 @@ def _refusal(spec: EndpointSpec, claim: HostClaim, observed: Observed) -> Proble
     if not spec_of(service).get("selector"):
         return Problem("NoSelector", f"the Service {target.service} has no selector: give it one")
     service_ports = list(spec_of(service).get("ports") or ())
-    if _port_name(target, service) is None:
+    if port_name(target, service) is None:
         has = ", ".join(f"{p['port']} {p.get('name', '')}".strip() for p in service_ports)
         wish = target.port_name or target.port or "no port"
         return Problem(
@@ -183,7 +183,7 @@ def _refusal(spec: EndpointSpec, claim: HostClaim, observed: Observed) -> Proble
     return None
 
 
-def _port_name(target: EndpointTarget, service: Object) -> str | None:
+def port_name(target: EndpointTarget, service: Object) -> str | None:
     """Return the name of the Service's port that is the target; None if there is no such one."""
     service_ports = list(spec_of(service).get("ports") or ())
     if not target.port and not target.port_name:
@@ -199,12 +199,12 @@ def _port_name(target: EndpointTarget, service: Object) -> str | None:
 
 def _backends(spec: EndpointSpec, observed: Observed, live: Sequence[Pod]) -> list[Backend]:
     assert observed.service is not None
-    port_name = _port_name(spec.target, observed.service)
+    target_port = port_name(spec.target, observed.service)
     backends = []
     for pod in live:
         address = observed.addresses.get(pod.name)
         served: list[dict[str, Any]] = [dict(pairs) for pairs in ports(observed.service, pod)]
-        numbers = [port["port"] for port in served if port.get("name", "") == port_name]
+        numbers = [port["port"] for port in served if port.get("name", "") == target_port]
         if address and numbers:
             backends.append(
                 Backend(pod=pod.name, address=address, port=numbers[0], ready=is_ready(pod))
