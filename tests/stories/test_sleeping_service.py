@@ -5,6 +5,7 @@ Path 2 with real processes: a request wakes a service, which sleeps again and gi
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -156,7 +157,10 @@ def test_a_request_wakes_a_service_that_then_gives_its_gpu_back(site: Site) -> N
     assert "worker  default/web  Asleep" in bidplane("endpoint", "list")
     explained = bidplane("endpoint", "why", "worker/web")
     assert "nobody used it for 4 s" in explained
-    assert "Its last cold start took" in explained
+    assert re.search(r"Its last cold start took [\d.]+ s \(bid .*, load .*, probe ", explained)
+    cold_start = site.status("web")["coldStart"]
+    assert cold_start["start"] > 0, cold_start
+    assert cold_start["load"] + cold_start["probe"] > 250, cold_start  # before it listens
     # A slow machine must not find it idle between the next commands.
     longer = '{"spec": {"idleSeconds": 600}}'
     patch = ("patch", "endpoints.bidplane.dev/web", "--type=merge", "-p", longer)

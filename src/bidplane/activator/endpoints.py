@@ -18,15 +18,16 @@ from bidplane.activator import probing, waiting
 from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
 from bidplane.activator.unanswered import AnswerLimit, give_up
 from bidplane.api.endpoint import (
-    ColdStart,
     Demand,
     EndpointPhase,
     EndpointStatus,
+    Milestones,
     OnCold,
     WarmPath,
 )
 from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.activation.coldstart import cold_start
 from bidplane.core.activation.holds import HoldQueue
 from bidplane.core.activation.streams import StreamForm, form_of
 from bidplane.core.activation.traffic import (
@@ -157,11 +158,11 @@ class LiveEndpoint:
         """Note the cold start, if this was one, and pass on every held request."""
         now = self._now()
         if self.demand.reason == "Request" and self._pod_at:
-            total, pod = now - self._since, self._pod_at - self._since
-            self.cold_start = ColdStart(
-                total=round(total * 1000),
-                pod=round(pod * 1000),
-                probe=round((total - pod) * 1000),
+            milestones = self.status.milestones
+            if milestones.number != self.demand.number:
+                milestones = Milestones()
+            self.cold_start = cold_start(
+                milestones, since=self._since, probed=self._pod_at, answered=now
             )
             self._changed()
         self._pod_at = 0.0

@@ -228,12 +228,24 @@ class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     removed: tuple[str, ...] = ()  # of these, the ones that are being deleted
 
 
+class Milestones(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """When the first pod of a demand was seen to reach each state; "" before that."""
+
+    number: int = 0  # of the demand
+    won: str = ""
+    bound: str = ""
+    started: str = ""  # it has an address
+
+
 class ColdStart(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The milliseconds that the last cold start took, by the activator alone."""
 
-    total: int = 0
-    pod: int = 0  # from the demand until a pod had an address: bid, bind, start
-    probe: int = 0  # from there until the probe succeeded: load
+    total: int = 0  # from the request until a pod answered: the sum of the others
+    bid: int = 0  # until its pod had won devices
+    bind: int = 0  # until it was bound to their node
+    start: int = 0  # until it had an address
+    load: int = 0  # until it was Ready; with `probePath` nobody waits for that
+    probe: int = 0  # until the activator's probe succeeded
 
 
 class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -246,5 +258,6 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     answers: int = 0  # the number of the demand that `phase` answers
     backends: tuple[Backend, ...] = ()
     drain: Drain = Drain()
+    milestones: Milestones = Milestones()
     demand: Demand | None = None
     cold_start: ColdStart | None = None

@@ -173,10 +173,15 @@ def _cold_start(status: EndpointStatus) -> str:
     start = status.cold_start
     if start is None:
         return ""
-    return (
-        f"{start.total / 1000:.1f} s: {start.pod / 1000:.1f} s until its pod had an address (bid,"
-        f" bind, start), {start.probe / 1000:.1f} s until it answered (load, probe)"
-    )
+    parts = {
+        "bid": start.bid,
+        "bind": start.bind,
+        "start": start.start,
+        "load": start.load,
+        "probe": start.probe,
+    }
+    split = ", ".join(f"{name} {milliseconds / 1000:.2f}" for name, milliseconds in parts.items())
+    return f"{start.total / 1000:.2f} s ({split})"
 
 
 def _summary(endpoint: Endpoint) -> EndpointSummary:

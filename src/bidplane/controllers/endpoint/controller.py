@@ -15,14 +15,15 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, host_namespace
-from bidplane.api.endpoint import Demand, EndpointSpec, EndpointStatus, Urgency
+from bidplane.api.endpoint import Demand, EndpointPhase, EndpointSpec, EndpointStatus, Urgency
 from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE, Draft, Object
 from bidplane.api.objects import annotations_of, condition_of, labels_of, metadata_of
 from bidplane.api.reading import Agent, Endpoint
 from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
-from bidplane.core.activation import lifecycle, warmpath
+from bidplane.core.activation import coldstart, lifecycle, warmpath
 from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
+from bidplane.core.activation.lifecycle import EndpointPlan, Observed
 from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.hosting import translation
 from bidplane.errors import NotFound
@@ -48,7 +49,7 @@ class EndpointController:
     ) -> None:
         """`activator` is where gateways send requests for a service that does not serve."""
         self._host, self._planes, self._domain = host, planes, domain
-        self._scaler = ReplicaScaler(clock)
+        self._clock, self._scaler = clock, ReplicaScaler(clock)
         self._activator = activator
         self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
         self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
@@ -172,7 +173,7 @@ class EndpointController:
         previous = endpoint.status or EndpointStatus()
         step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
         scaling = self._scaler.plan(endpoint, observed, step)
-        step = scaling.step
+        step = self._with_milestones(scaling.step, observed)
         # The status first: the activator stops using pods before they are deleted.
         if endpoint.status is None or step.status != previous:
             await self._write_status(endpoint, step.status)
@@ -196,12 +197,28 @@ class EndpointController:
                 )
         return scaling.again_after
 
+    def _with_milestones(self, step: EndpointPlan, observed: Observed) -> EndpointPlan:
+        """Note what the pods of the demand have reached, if they are to serve it."""
+        status, demand = step.status, step.status.demand
+        if status.phase not in (EndpointPhase.WAKING, EndpointPhase.READY) or demand is None:
+            return step
+        milestones = coldstart.passed(
+            status.milestones,
+            demand.number,
+            [pod for pod in observed.pods if not pod.is_deleted and not pod.has_ended],
+            observed.addresses,
+            now=self._clock.now(),
+        )
+        return msgspec.structs.replace(
+            step, status=msgspec.structs.replace(status, milestones=milestones)
+        )
+
     async def _lead_to_activator(
         self,
         plane: PlaneCache,
         original: KubeObject,
         spec: EndpointSpec,
-        observed: lifecycle.Observed,
+        observed: Observed,
         status: EndpointStatus,
     ) -> None:
         """Make the slice right that leads requests to the activator while no pod serves."""
@@ -231,7 +248,7 @@ class EndpointController:
             subresource="status",
         )
 
-    def _observe(self, plane: PlaneCache, namespace: str, spec: EndpointSpec) -> lifecycle.Observed:
+    def _observe(self, plane: PlaneCache, namespace: str, spec: EndpointSpec) -> Observed:
         deployment = plane[DEPLOYMENT].get(namespace, spec.target.deployment)
         service = plane[SERVICE].get(namespace, spec.target.service)
         selector = (service["spec"].get("selector") or {}) if service is not None else {}
@@ -241,7 +258,7 @@ class EndpointController:
             if selector and selector.items() <= labels_of(pod).items()
         ]
         failure = condition_of(deployment, "ReplicaFailure") if deployment is not None else None
-        return lifecycle.Observed(
+        return Observed(
             deployment=deployment,
             service=service,
             pods=pods,
