@@ -25,7 +25,7 @@ import pytest
 
 from effort import effort
 
-from .conftest import Installation
+from .conftest import Installation, pod
 
 pytestmark = [
     pytest.mark.slow,
@@ -252,3 +252,31 @@ def test_a_pod_on_a_joined_node_answers(site: Site) -> None:
         assert (code, headers["X-KEDA-HTTP-Cold-Start"]) == (200, "true"), body
         assert "joined" in [lease["spec"]["node"] for lease in site.leases()]
         site.sleeps("far")
+
+
+def test_a_wake_on_a_full_fleet_displaces_batch_work_or_says_its_price(site: Site) -> None:
+    installation = site.installation
+    installation.bidplane("agent", "create", "batch", "--priority", "1", "--refill", "100")
+    for name in ("cheap", "dear"):
+        (deployment, *others) = manifests(name)
+        template = deployment["spec"]["template"]
+        price = {"cheap": "0.90", "dear": "5.00"}[name]
+        template["metadata"]["annotations"] = {"bidplane.dev/max-price": price}
+        for manifest in (deployment, *others):
+            installation.apply("worker", manifest)
+        site.until(lambda name=name: site.status(name).get("phase") == "Asleep")
+    job = pod("train", gpus=2, price="1.50")
+    job["spec"]["containers"][0] |= {"image": "tools", "command": ["/bin/sleep", "600"]}
+    installation.apply("batch", job)
+    installation.kubectl("batch", "wait", "--for=condition=Ready", "pod/train", "--timeout=30s")
+    with ThreadPoolExecutor(1) as client:
+        held = client.submit(site.get, "cheap")
+        site.until(lambda: site.status("cheap").get("reason") == "Outbid")
+        assert "To win now" in site.status("cheap")["message"], site.status("cheap")
+        assert "Outbid" in installation.bidplane("endpoint", "why", "worker/cheap")
+        assert site.get("dear")[0] == 200
+        # The job gave way, and with it the GPU that the other service waits for.
+        assert held.result(timeout=60)[0] == 200
+    events = installation.kubectl("batch", "get", "events")
+    assert "another agent outbid this lease" in events, events
+    installation.kubectl("batch", "delete", "pod", "train", "--timeout=60s")
