@@ -299,10 +299,10 @@ class PlaneCaches:
 
 def _once_synced(plane: PlaneCache, kind: Kind, handlers: Sequence[PlaneHandler]) -> Handler:
     """
-    Pass on changes once all of the plane is cached.
+    Return a handler that drops changes until all of the plane is cached, and passes them on later.
 
-    Before that, a reconciler would find no plane and forget the key. The objects that exist at
-    that time are reported then.
+    Before that, a reconciler would find no plane and forget the key. The plane's cache reports the
+    objects that exist when it is complete.
     """
 
     def changed(event: EventType, obj: Object) -> None:

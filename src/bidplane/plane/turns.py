@@ -28,7 +28,10 @@ class Turns:
         self._begun: dict[str, int] = {}  # requests in this turn of the loop, by plane
 
     def begin(self, plane: str) -> bool:
-        """Return whether a request of `plane` may begin at once; else it must await `next`."""
+        """
+        Count a request of `plane`. Return True if it is among the first of this turn of the loop
+        and may begin at once; else it must await `next`.
+        """
         if plane in self._lines:
             return False  # behind those that wait
         if not self._begun:

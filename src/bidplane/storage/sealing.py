@@ -102,7 +102,10 @@ class Sealing:
         return providers[0].seal(key, value) if providers else value
 
     def open(self, key: str, value: bytes) -> bytes:
-        """Return the value before `seal`; raise `Sealed`."""
+        """
+        Return the value that was sealed as `value`. Raise `Sealed` if the key for it is missing, or
+        if it is plain where the configuration wants it encrypted.
+        """
         if not value.startswith(PREFIX):
             providers = self._of(key)
             if providers and all(provider.head for provider in providers):

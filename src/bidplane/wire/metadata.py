@@ -96,7 +96,10 @@ def _owners(owners: Any) -> list[Cause]:
 
 
 def carry_over(new: dict[str, Any], old: Mapping[str, Any]) -> list[Cause]:
-    """Copy server-set fields from `old`; return a cause for each immutable field changed."""
+    """
+    Copy server-set fields from `old`; return a cause for each immutable field changed, and for
+    finalizers that are added while the object is being deleted.
+    """
     meta, before = new["metadata"], old["metadata"]
     causes = []
     for field in _IMMUTABLE:

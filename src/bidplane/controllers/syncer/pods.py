@@ -250,7 +250,9 @@ class PodSync:
     # Deletion.
 
     async def _delete_host_pod(self, pod: Pod, host_pod: Pod) -> None:
-        """Delete the host pod with the grace that the pod has left."""
+        """
+        Delete the host pod with the grace that the pod has left; again, if it now has less left.
+        """
         end = parse_rfc3339(pod.deletion_timestamp)
         if host_pod.is_deleted and parse_rfc3339(host_pod.deletion_timestamp) <= end:
             return  # else delete it again, with less grace
