@@ -14,6 +14,7 @@ import pytest
 from bidplane.api.bid import BidReason
 from bidplane.bench.support.contested import contested_round
 from bidplane.core.market import Lost, RoundInput, RoundResult, clear_round
+from bidplane.core.market.clearing import contested
 from bidplane.core.market.clearing.contested import STATES_MOST
 from effort import effort
 
@@ -180,3 +181,16 @@ def test_beyond_the_bounds_of_work_a_price_told_still_wins() -> None:
         )
         again = clear_round(msgspec.structs.replace(given, asks=asks))
         assert loser in {won.ask for won in again.won}
+
+
+def test_beyond_the_bounds_of_work_a_rent_is_lower_and_never_higher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = contested_round(10, waiting=60, displacing=0, seed=3)
+    rents = {kept.lease: kept.price for kept in clear_round(given).kept}
+    contestants, leases = len(given.asks) + len(given.incumbents), len(given.incumbents)
+    monkeypatch.setattr(contested, "THREATS_MOST", contestants * leases)  # one attempt for each
+    monkeypatch.setattr(contested, "THREATS_LEAST", 1)
+    bounded = {kept.lease: kept.price for kept in clear_round(given).kept}
+    assert all(bounded[lease] <= rent for lease, rent in rents.items())
+    assert sum(bounded[lease] < rent for lease, rent in rents.items()) > leases // 4
