@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from bidplane.api.kinds import Object
 from bidplane.wire.selectors import label_selector
-
-Object = Mapping[str, Any]
 
 
 class MatchTarget(msgspec.Struct, frozen=True, kw_only=True):

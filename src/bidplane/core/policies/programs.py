@@ -14,11 +14,10 @@ from typing import Any
 
 import msgspec
 
+from bidplane.api.kinds import Object
 from bidplane.core import cel
 from bidplane.core.cel import CelError
 from bidplane.wire.status import Cause
-
-Object = Mapping[str, Any]
 
 _ALWAYS = ("object", "oldObject", "request", "namespaceObject")
 _VARIABLE = re.compile(r"(?<![\w.])variables\s*\.\s*([A-Za-z_]\w*)")

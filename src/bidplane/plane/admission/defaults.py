@@ -6,9 +6,9 @@ pods the account's token, the cluster's certificate and tolerations of a node th
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from typing import Any
 
+from bidplane.api.kinds import Object
 from bidplane.plane.plane import Plane
 from bidplane.plane.storage import baseline
 from bidplane.plane.storage.feed import Key
@@ -44,8 +44,6 @@ _TOKEN_SOURCES = {
     ],
     "defaultMode": 0o644,
 }
-
-Object = Mapping[str, Any]
 
 
 def admit(plane: Plane, storage: str, obj: dict[str, Any], old: Object | None) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.x509.oid import NameOID
 
+from bidplane.api.kinds import Object
 from bidplane.plane.call import Call
 from bidplane.plane.plane import Plane
 from bidplane.runtime.identity.clientcerts import LONGEST_SECONDS
@@ -36,8 +36,6 @@ _ALLOWED = frozenset(("key encipherment", "digital signature", "client auth"))
 _NEEDED = "client auth"
 # How long a request is stored after its answer, and without one.
 _ANSWERED_SECONDS, _PENDING_SECONDS = 3600, 24 * 3600
-
-Object = Mapping[str, Any]
 
 
 def set_requester(call: Call, obj: dict[str, Any]) -> None:

@@ -6,9 +6,10 @@ Nothing here awaits: between the decision and the write nothing changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
+from bidplane.api.kinds import Object
 from bidplane.core import cel
 from bidplane.core.policies import matching, programs
 from bidplane.core.policies.matching import AdmissionRequest, MatchTarget
@@ -21,8 +22,6 @@ from bidplane.wire import status
 from bidplane.wire.resources import Resource
 from bidplane.wire.schema import versions
 from bidplane.wire.selectors import label_selector
-
-Object = Mapping[str, Any]
 
 GROUP = "admissionregistration.k8s.io"
 POLICIES = f"validatingadmissionpolicies.{GROUP}"
