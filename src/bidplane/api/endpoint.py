@@ -255,6 +255,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     failed: bool = False  # it cannot start by itself; the message is the pod's
     host: str = ""  # the first of them
     hosts: tuple[str, ...] = ()
+    gpus: int = 0  # that a replica asks for
     answers: int = 0  # the number of the demand that `phase` answers
     backends: tuple[Backend, ...] = ()
     drain: Drain = Drain()

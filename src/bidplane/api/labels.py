@@ -61,6 +61,11 @@ HOSTS = "bidplane.dev/hosts"  # lines for /etc/hosts: the names its plane has fo
 
 # On the host's copy of an Endpoint: "wake TIME" or "sleep TIME", by a person.
 ENDPOINT_REQUEST = "bidplane.dev/endpoint-request"
+# Likewise: the replicas that it is to have, carried into its plane's spec once, and a name for
+# each restart of its Deployment.
+ENDPOINT_REPLICAS = "bidplane.dev/endpoint-replicas"
+RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"  # as `kubectl rollout restart` writes it
+ENDPOINT_RETRY = "bidplane.dev/endpoint-retry"
 
 # In an agent's plane.
 PART_RESOURCE = "bidplane.dev/gpu-hundredths"  # of a node that is a part of a GPU, rounded down

@@ -8,18 +8,35 @@ the Proposal's uid on the object, in the same write.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from bidplane.api import labels
 from bidplane.api.gate.action import Action, ActionKind, Effect
 from bidplane.api.gate.proposal import ProposalPhase
-from bidplane.api.kinds import AGENT, GPU_LEASE, NODE, POD, POOL, Draft, Kind
+from bidplane.api.kinds import (
+    AGENT,
+    ENDPOINT,
+    EVENT,
+    GPU_LEASE,
+    NODE,
+    POD,
+    POOL,
+    PROPOSAL,
+    Draft,
+    Kind,
+    Object,
+)
 from bidplane.api.objects import annotations_of
 from bidplane.api.reading import Proposal
+from bidplane.api.times import rfc3339
+from bidplane.core.gate.drift import DRIFTING, parse_drift
 from bidplane.core.gate.effects import ActionImpossible, is_carried_out, prepare
 from bidplane.core.gate.lifecycle import ProposalEvent
 from bidplane.core.gate.measuring import difference, scope_of
-from bidplane.errors import ApiError, Conflict, NotFound, Unavailable
+from bidplane.core.gate.snapshot import is_cordoned
+from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from bidplane.gate.proposing import actor_of_proposal
 from bidplane.gate.service import Gate, entry_of
 from bidplane.ledger.audit.trail import AuditDetail, AuditTrail, Subject
@@ -36,7 +53,13 @@ _KINDS: dict[ActionKind, Kind] = {
     ActionKind.SET_IDLE_WINDOW: POOL,
     ActionKind.SET_REFILL: AGENT,
     ActionKind.SET_PRIORITY: AGENT,
+    ActionKind.CONSOLIDATE_NODE: NODE,
+    ActionKind.SCALE_ENDPOINT: ENDPOINT,
+    ActionKind.PREWARM_ENDPOINT: ENDPOINT,
+    ActionKind.SLEEP_ENDPOINT: ENDPOINT,
+    ActionKind.RETRY_ROLLOUT: ENDPOINT,
 }
+_EVENTS_NAMESPACE = "default"
 _DELETIONS = (ActionKind.EVICT_POD, ActionKind.RELEASE_LEASE)
 
 
@@ -79,25 +102,28 @@ async def _begin(gate: Gate, proposal: Proposal) -> str:
 async def _carry_out(gate: Gate, proposal: Proposal) -> tuple[ProposalEvent, str]:
     """Do it, unless it was done; return the outcome. An unreachable host raises: try again."""
     action, host = proposal.spec.action, gate.host
-    kind = _KINDS[action.kind]
     if is_carried_out(action, await gate.fleet()):
         return ProposalEvent.APPLIED, f"{action}: done"
     try:
+        if action.kind is ActionKind.PAGE_PERSON:
+            return await _page(gate, proposal)
+        if action.kind is ActionKind.SNAPSHOT_PLANE:
+            return await _snapshot(gate, proposal)
+        kind = _kind_of(action)
         if action.kind in _DELETIONS:
             await host.delete(kind, action.name, action.namespace, uid=action.uid)
             return ProposalEvent.APPLIED, f"{action}: done"
-        obj = await host.get(kind, action.name)
+        obj = await host.get(kind, action.name, action.namespace or None)
         if annotations_of(obj).get(labels.PROPOSAL_MARK) == proposal.uid:
+            if action.kind is ActionKind.CONSOLIDATE_NODE and is_cordoned(obj):
+                await _move_leases(gate, action.name)
+                return ProposalEvent.APPLIED, f"{action}: done"
             return ProposalEvent.APPLIED, f"{action}: done, and changed by somebody since"
-        marked: Draft = {
-            "metadata": {
-                "annotations": {labels.PROPOSAL_MARK: proposal.uid},
-                # The object that was looked at: nobody changed it meanwhile.
-                "resourceVersion": obj["metadata"]["resourceVersion"],
-            },
-            "spec": _spec_change(action),
-        }
-        await host.patch(kind, action.name, marked)
+        if action.uid and obj["metadata"]["uid"] != action.uid:
+            return ProposalEvent.FAILED, f"{action}: the target is gone"
+        await host.patch(kind, action.name, _marked(proposal, obj), action.namespace or None)
+        if action.kind is ActionKind.CONSOLIDATE_NODE:
+            await _move_leases(gate, action.name)
     except (Unavailable, Conflict):
         raise
     except NotFound:
@@ -107,9 +133,88 @@ async def _carry_out(gate: Gate, proposal: Proposal) -> tuple[ProposalEvent, str
     return ProposalEvent.APPLIED, f"{action}: done"
 
 
+def _kind_of(action: Action) -> Kind:
+    if action.kind is ActionKind.REPAIR_DRIFT:
+        return DRIFTING[parse_drift(action.value).kind]
+    return _KINDS[action.kind]
+
+
+def _marked(proposal: Proposal, obj: Object) -> Draft:
+    """Return the change of an object, with the Proposal's mark in the same write."""
+    action = proposal.spec.action
+    change: Draft = {
+        "metadata": {
+            "annotations": {labels.PROPOSAL_MARK: proposal.uid, **_request(action, proposal.uid)},
+            # The object that was looked at: nobody changed it meanwhile.
+            "resourceVersion": obj["metadata"]["resourceVersion"],
+        }
+    }
+    if _KINDS.get(action.kind) != ENDPOINT:
+        change["spec"] = _spec_change(action)
+    return change
+
+
+def _request(action: Action, uid: str) -> dict[str, str]:
+    """Return the annotation by which an Endpoint is asked for something; none of other kinds."""
+    match action.kind:
+        case ActionKind.PREWARM_ENDPOINT:
+            return {labels.ENDPOINT_REQUEST: f"wake {uid}"}
+        case ActionKind.SLEEP_ENDPOINT:
+            return {labels.ENDPOINT_REQUEST: f"sleep {uid}"}
+        case ActionKind.SCALE_ENDPOINT:
+            return {labels.ENDPOINT_REPLICAS: action.value}
+        case ActionKind.RETRY_ROLLOUT:
+            return {labels.ENDPOINT_RETRY: uid}
+    return {}
+
+
+async def _move_leases(gate: Gate, node: str) -> None:
+    """End the leases on a cordoned node: their agents win devices elsewhere."""
+    for lease in (await gate.fleet()).leases:
+        if lease.node == node:
+            with suppress(NotFound):
+                await gate.host.delete(GPU_LEASE, lease.name, lease.namespace, uid=lease.uid)
+
+
+async def _page(gate: Gate, proposal: Proposal) -> tuple[ProposalEvent, str]:
+    """Write the Event that pages a person, once: its name is the Proposal's uid."""
+    action, now = proposal.spec.action, rfc3339(gate.clock.now())
+    event: Draft = {
+        "metadata": {"name": f"page-{proposal.uid}", "namespace": _EVENTS_NAMESPACE},
+        "involvedObject": {
+            "apiVersion": PROPOSAL.api_version,
+            "kind": PROPOSAL.kind,
+            "name": proposal.name,
+            "uid": proposal.uid,
+        },
+        "type": "Warning",
+        "reason": "Page",
+        "message": f"{action.name}: {action.value}",
+        "source": {"component": "bidplane"},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }
+    with suppress(AlreadyExists):
+        await gate.host.create(EVENT, event, _EVENTS_NAMESPACE)
+    return ProposalEvent.APPLIED, f"{action.name} was paged: {action.value}"
+
+
+async def _snapshot(gate: Gate, proposal: Proposal) -> tuple[ProposalEvent, str]:
+    """Write a plane's snapshot, named by the Proposal's uid: a second one replaces the first."""
+    action = proposal.spec.action
+    if gate.snapshot is None:
+        return ProposalEvent.FAILED, f"{action}: planes are not kept here"
+    path = await gate.snapshot(action.name, proposal.uid)
+    return ProposalEvent.APPLIED, f"{action}: written to {path}"
+
+
 def _spec_change(action: Action) -> Draft:
     match action.kind:
-        case ActionKind.CORDON_NODE | ActionKind.PARK_NODE:
+        case ActionKind.REPAIR_DRIFT:
+            drift = parse_drift(action.value)
+            return {drift.field: msgspec.json.decode(drift.value)}
+        case ActionKind.CORDON_NODE | ActionKind.PARK_NODE | ActionKind.CONSOLIDATE_NODE:
             return {"unschedulable": True}
         case ActionKind.RETURN_NODE:
             return {"unschedulable": None}

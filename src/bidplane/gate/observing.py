@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bidplane.api.kinds import AGENT, BID, GPU_LEASE, NODE, POD, POOL, RESOURCE_SLICE
-from bidplane.api.reading import read_agent, read_bid, read_lease, read_pool
+from bidplane.api.kinds import AGENT, BID, ENDPOINT, GPU_LEASE, NODE, POD, POOL, RESOURCE_SLICE
+from bidplane.api.reading import read_agent, read_bid, read_endpoint, read_lease, read_pool
 from bidplane.api.views import Node, Pod, ResourceSlice
 from bidplane.core.gate.fleet import FleetState
 from bidplane.core.gate.snapshot import HostObjects, fleet_state
@@ -20,6 +20,7 @@ async def read_fleet(host: KubeClient) -> FleetState:
             leases=[read_lease(obj) for obj in (await host.list(GPU_LEASE)).items],
             pods=[Pod(obj) for obj in (await host.list(POD)).items],
             nodes=[Node(obj) for obj in (await host.list(NODE)).items],
+            endpoints=[read_endpoint(obj) for obj in (await host.list(ENDPOINT)).items],
             slices=[ResourceSlice(obj) for obj in (await host.list(RESOURCE_SLICE)).items],
         )
     )

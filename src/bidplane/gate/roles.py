@@ -25,7 +25,9 @@ def _rule(group: str, resources: list[str], verbs: list[str]) -> Draft:
 _VIEW = [
     _rule("", ["nodes", "pods", "namespaces", "events"], _READ),
     _rule("resource.k8s.io", ["resourceslices", "resourceclaims", "deviceclasses"], _READ),
-    _rule(_OURS, ["agents", "pools", "bids", "gpuleases", "policies", "proposals"], _READ),
+    _rule(
+        _OURS, ["agents", "pools", "bids", "gpuleases", "endpoints", "policies", "proposals"], _READ
+    ),
 ]
 _PROPOSE = _rule(_OURS, ["proposals"], ["create"])
 
@@ -38,7 +40,7 @@ RIGHTS: dict[ActorRole, list[Draft]] = {
         _rule("", ["pods"], ["delete"]),
         _rule("", ["pods/eviction"], ["create"]),
         _rule(_OURS, ["gpuleases"], ["delete"]),
-        _rule(_OURS, ["pools", "agents"], ["patch", "update"]),
+        _rule(_OURS, ["pools", "agents", "endpoints"], ["patch", "update"]),
     ],
     ActorRole.FINANCE: [
         *_VIEW,

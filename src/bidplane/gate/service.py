@@ -9,7 +9,7 @@ audit nothing is allowed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -64,9 +64,14 @@ class Gate:
         *,
         clock: Clock,
         new_id: Callable[[], str],
+        snapshot: Callable[[str, str], Awaitable[str]] | None = None,
         inline: bool = False,
     ) -> None:
-        """`inline` writes on the event loop: the simulator's deterministic order."""
+        """
+        `inline` writes on the event loop: the simulator's deterministic order. `snapshot` copies
+        an agent's plane under a name, and returns the place of the copy.
+        """
+        self.snapshot = snapshot
         self.host, self.clock = host, clock
         self._open_trail, self._new_id, self._inline = open_trail, new_id, inline
         self._trail: AuditTrail | None = None

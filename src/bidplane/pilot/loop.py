@@ -20,11 +20,14 @@ from bidplane.api.manifests import manifest
 from bidplane.api.reading import Invalid, Proposal, read_proposal
 from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.actions import action_digest
+from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes, rests
-from bidplane.errors import AlreadyExists, ApiError
+from bidplane.core.minds.tracking import UseTracker
+from bidplane.errors import AlreadyExists, ApiError, UserError
 from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
+from bidplane.pilot.uses import UseFile
 
 TICK_SECONDS = 30.0
 PILOT_NAME = "pilot"
@@ -52,8 +55,13 @@ class Pilot:
         clock: Clock,
         shadow: bool = False,
         tell: Callable[[str], Awaitable[None]] | None = None,
+        uses: UseFile | None = None,
+        desired: Callable[[FleetState], list[Action]] | None = None,
     ) -> None:
         """
+        `uses` keeps the history of Endpoints' use over a restart; `desired` returns what would
+        repair the drift from what was declared.
+
         `shadow`: what it proposes is judged and recorded, and never applied. `tell` has people hear
         of Proposals, their own too, that wait, are done or were refused.
         """
@@ -61,6 +69,8 @@ class Pilot:
         self._phases: dict[str, ProposalPhase | None] | None = None  # by name, when last looked
         self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
         self._idle_nodes: dict[str, float] = {}
+        self._uses, self._desired = uses, desired
+        self._tracker = uses.load() if uses is not None else UseTracker()
 
     async def tick(self) -> list[str]:
         """Observe, decide and propose once; return the names of the new Proposals."""
@@ -121,6 +131,8 @@ class Pilot:
         now = self._clock.now()
         fleet = await read_fleet(self._client)
         self._idle_nodes = idle_nodes(fleet, self._idle_nodes, now)
+        if self._tracker.observe(fleet.endpoints, now) and self._uses is not None:
+            self._uses.save(self._tracker)
         objects = (await self._client.list(PROPOSAL)).items
         proposals = [p for p in map(read_proposal, objects) if not isinstance(p, Invalid)]
         return Observation(
@@ -128,7 +140,19 @@ class Pilot:
             fleet=fleet,
             proposals=tuple(map(_past, proposals)),
             idle_nodes=self._idle_nodes,
+            likely=self._tracker.likely(fleet.endpoints, now),
+            drifts=tuple(self._drifts(fleet)),
         )
+
+    def _drifts(self, fleet: FleetState) -> list[Action]:
+        """Return the repairs of drift; none, and a warning, while the folder cannot be read."""
+        if self._desired is None:
+            return []
+        try:
+            return self._desired(fleet)
+        except UserError as error:
+            log.warning("drift cannot be looked for", error=str(error))
+            return []
 
     async def _propose(self, observation: Observation, intention: Intention) -> str | None:
         """Create the Proposal of an intention; None if it was created before."""

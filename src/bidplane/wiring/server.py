@@ -9,6 +9,7 @@ import contextlib
 import os
 import socket
 import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -83,6 +84,25 @@ def audit_trail(installation: Installation) -> AuditTrail:
     return AuditTrail.open(dsn if is_dsn(dsn) else Path(dsn) if dsn else installation.ledger)
 
 
+def snapshots_in(folder: Path, planes: Planes) -> Callable[[str, str], Awaitable[str]]:
+    """Return a function that copies an agent's plane into a folder, under a name of its own."""
+
+    async def snapshot(agent: str, id: str) -> str:
+        path = folder / f"{agent}-{id}.snapshot"
+        temporary = path.with_suffix(".new")
+        clear(temporary)
+        await planes.snapshot(agent, temporary)
+        os.replace(temporary, path)
+        return str(path)
+
+    def clear(unfinished: Path) -> None:
+        """Remove what an interrupted copy left."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+    return snapshot
+
+
 async def run_server(
     installation: Installation,
     listener: socket.socket,
@@ -122,6 +142,7 @@ async def run_server(
         lambda: audit_trail(installation),
         clock=clock,
         new_id=lambda: uuid.uuid4().hex,
+        snapshot=snapshots_in(installation.folder / "snapshots", planes),
     )
     proxy = ExchangeProxy(address.exchange_url, ca_file=installation.ca_file)
     credentials = CredentialsApp(

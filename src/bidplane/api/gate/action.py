@@ -25,6 +25,14 @@ class ActionKind(enum.StrEnum):
     SET_IDLE_WINDOW = "SetIdleWindow"  # of a pool, seconds
     SET_REFILL = "SetRefill"  # of an agent, credits per hour before priority
     SET_PRIORITY = "SetPriority"  # of an agent; it multiplies the refill
+    SCALE_ENDPOINT = "ScaleEndpoint"  # the replicas that it has while it is awake
+    PREWARM_ENDPOINT = "PrewarmEndpoint"  # wakes it before a request comes
+    SLEEP_ENDPOINT = "SleepEndpoint"  # before its window ends
+    RETRY_ROLLOUT = "RetryRollout"  # of an Endpoint whose pods fail: they are made anew
+    CONSOLIDATE_NODE = "ConsolidateNode"  # moves the movable leases away, and cordons it
+    SNAPSHOT_PLANE = "SnapshotPlane"  # of an agent, into the data folder
+    PAGE_PERSON = "PagePerson"
+    REPAIR_DRIFT = "RepairDrift"  # sets one field of an object to what was declared
     OFF_TOPIC = "OffTopic"  # what a model answered instead of an action; recorded, and refused
 
 
@@ -36,8 +44,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: ActionKind
     name: Text  # of the target
-    namespace: Text = ""  # of a pod or lease
-    uid: Text = ""  # of a pod or lease: its successor of the same name is not meant
+    namespace: Text = ""  # of a pod, lease or Endpoint
+    uid: Text = ""  # of these: a successor of the same name is not meant
     value: Text = ""
 
     def __str__(self) -> str:

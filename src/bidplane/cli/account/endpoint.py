@@ -115,13 +115,43 @@ def wake(name: Name, /, *, data: Data = None) -> None:
 @app.command
 def sleep(name: Name, /, *, data: Data = None) -> None:
     """
-    Let a service sleep as soon as no request is in flight; a request wakes it again.
+    Let a service sleep; not while requests wait or are in flight. A request wakes it again.
 
     For example:
         bidplane endpoint sleep trainer/web
     """
     _ask_for("sleep", name, data)
     console.print(f"{name} was asked to sleep: see `bidplane endpoint why {name}`")
+
+
+@app.command
+def scale(
+    name: Name,
+    replicas: Annotated[int, Parameter(help="Of the Deployment, while it is awake.")],
+    /,
+    *,
+    data: Data = None,
+) -> None:
+    """
+    Set the replicas that a service has from its next wake on. Fewer: not while requests wait.
+
+    For example:
+        bidplane endpoint scale trainer/web 2
+    """
+    _annotate(name, {labels.ENDPOINT_REPLICAS: str(replicas)}, data)
+    console.print(f"{name} has {replicas} replicas from its next wake on")
+
+
+@app.command
+def retry(name: Name, /, *, data: Data = None) -> None:
+    """
+    Retry a rollout that failed: the Deployment's pods are made anew.
+
+    For example:
+        bidplane endpoint retry trainer/web
+    """
+    _annotate(name, {labels.ENDPOINT_RETRY: rfc3339(SystemClock().now())}, data)
+    console.print(f"{name} was asked to start anew: see `bidplane endpoint why {name}`")
 
 
 @app.command
@@ -219,11 +249,14 @@ def _read(name: str, data: Data) -> Endpoint:
 
 
 def _ask_for(verb: str, name: str, data: Data) -> None:
+    _annotate(name, {labels.ENDPOINT_REQUEST: f"{verb} {rfc3339(SystemClock().now())}"}, data)
+
+
+def _annotate(name: str, annotations: dict[str, str], data: Data) -> None:
     namespace, copy = _place(name)
-    request = f"{verb} {rfc3339(SystemClock().now())}"
 
     async def write(host: KubeClient) -> None:
-        change = {"metadata": {"annotations": {labels.ENDPOINT_REQUEST: request}}}
+        change = {"metadata": {"annotations": annotations}}
         try:
             await host.patch(ENDPOINT, copy, change, namespace)
         except NotFound:

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from bidplane.api.http.exchange import PoolPrice, Prices
-from bidplane.api.kinds import GPU_LEASE, NODE, POD, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.kinds import GPU_LEASE, NODE, POD, PROPOSAL, RESOURCE_CLAIM, RESOURCE_SLICE
 from bidplane.cli.common import Data, ask, installation, not_running
-from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, rows
+from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, pilot_line, rows
 from bidplane.errors import ApiError, Unavailable, UserError
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import SystemClock
@@ -110,6 +110,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[DeviceRow]
     pools: Sequence[PoolPrice] = ()
     silent: int = 0  # nodes' servers that did not answer
+    pilot: str = ""  # what waits for a person, and what the pilot did last
     trouble: str = ""
 
 
@@ -158,7 +159,13 @@ class _Source:
                     or "none"
                 )
                 raise UserError(f"no node {node!r} with GPUs; there are: {names}")
-        return Picture(rows=device_rows, pools=await self._pools(), silent=len(self._pages.silent))
+        proposals = (await self._host.list(PROPOSAL)).items
+        return Picture(
+            rows=device_rows,
+            pools=await self._pools(),
+            silent=len(self._pages.silent),
+            pilot=pilot_line(proposals),
+        )
 
     async def _counters(self, nodes: Sequence[Object]) -> list[Counters]:
         if self._prometheus is not None:
@@ -188,6 +195,8 @@ def _draw(picture: Picture, console: Console, *, height: int | None) -> Renderab
     """The picture for a terminal, cut to its height."""
     width = console.width
     parts: list[RenderableType] = [_line(_summary(picture.rows)), _line(_pools(picture.pools))]
+    if picture.pilot:
+        parts.append(_line(picture.pilot, "cyan"))
     if picture.trouble:
         parts.append(_line(picture.trouble, "bold red"))
     elif picture.silent:

@@ -12,6 +12,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
+from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.api.lease import DeviceRef, Phase
 from bidplane.api.objects import (
     Fields,
@@ -22,7 +23,7 @@ from bidplane.api.objects import (
     spec_of,
     status_of,
 )
-from bidplane.api.reading import GPULease, Invalid, read_lease
+from bidplane.api.reading import GPULease, Invalid, read_lease, read_proposal
 from bidplane.core.devices import migdevices
 from bidplane.core.nodes import availability
 from bidplane.kube.client import Object
@@ -30,6 +31,18 @@ from bidplane.telemetry.model import Counters, HolderProcess, ProcessMemory
 
 DeviceKey = tuple[str, str, str]  # driver, the slice's pool, name
 Use = tuple[str, str, str, str, str]  # a DeviceKey, and its claim's namespace and name
+
+
+def pilot_line(objects: Iterable[Object]) -> str:
+    """Return how many Proposals wait for a person, and the newest; "" if there are none."""
+    proposals = [p for p in map(read_proposal, objects) if not isinstance(p, Invalid)]
+    if not proposals:
+        return ""
+    waiting = sum(proposal.phase is ProposalPhase.WAITING for proposal in proposals)
+    newest = max(proposals, key=lambda proposal: (proposal.creation_timestamp, proposal.name))
+    parts = [f"proposals: {waiting} wait for you" if waiting else "proposals: none waits"]
+    parts.append(f"newest: {newest.spec.action} by {newest.spec.proposer.name}")
+    return "  ".join([*parts, newest.phase or "New"])
 
 
 class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):

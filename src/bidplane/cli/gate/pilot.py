@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from cyclopts import App, Parameter
 
+from bidplane.api.gate.action import Action
 from bidplane.api.kinds import PROPOSAL, Object
 from bidplane.api.reading import Invalid, read_proposal
 from bidplane.cli.common import Data, Json, console, installation, print_json, with_host
 from bidplane.cli.gate.audit import duration
+from bidplane.cli.gate.flying import PILOT_FOLDER, drift_from, uses_of
+from bidplane.core.gate.effects import ActionImpossible, Impossible, prepare
+from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.core.minds.rules import RuleSettings
 from bidplane.errors import UserError
+from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import SystemClock
 from bidplane.models import anthropic, openai
 from bidplane.models.anthropic import AnthropicModel
 from bidplane.models.chat import ChatModel
 from bidplane.models.openai import OpenAiModel
+from bidplane.pilot.desired import drift_of, missing_of, read_desired
 from bidplane.pilot.exchanges import ExchangeFiles
 from bidplane.pilot.loop import Mind, Pilot
 from bidplane.pilot.modelmind import ModelMind
@@ -30,8 +39,6 @@ from bidplane.pilot.webhook import Webhook
 from bidplane.wiring.hostclient import pilot_client
 
 app = App(name="pilot", help="The pilot: observes the fleet and proposes changes.")
-
-_EXCHANGES = "pilot"  # the folder in the installation's
 
 
 @app.command
@@ -61,14 +68,19 @@ def run(
     webhook: Annotated[
         str, Parameter(help="Post each Proposal that waits, is done or refused, as Slack reads it.")
     ] = "",
+    desired: Annotated[
+        Path | None,
+        Parameter(help="A folder, or git checkout, that declares Pools and Agents: repair drift."),
+    ] = None,
     data: Data = None,
 ) -> None:
     """
     Observe the fleet every 30 s and propose what a person on call would do without thinking.
 
-    It parks idle nodes and returns them, releases idle leases, and cordons nodes where a link got
-    worse. It writes Proposals and can do nothing else; the Policies decide, and by default a person
-    approves: `bidplane proposals list --waiting`.
+    It parks idle nodes, frees those of which little is used and returns them, releases idle leases,
+    cordons nodes where a link got worse, pre-warms services by their history and lets them sleep,
+    and retries failed rollouts. It writes Proposals and can do nothing else; the Policies decide,
+    and by default a person approves: `bidplane proposals list --waiting`.
 
     With `--mind openai` or `anthropic` a model is asked, with the key in $OPENAI_API_KEY or
     $ANTHROPIC_API_KEY. If it does not answer, or its budget is used up, the rules decide.
@@ -89,6 +101,8 @@ def run(
     if mind != "rules" and not model:
         raise UserError(f"--mind {mind}: name the model with --model")
 
+    drifts = drift_from(desired)
+
     def by_rules(observation: Observation) -> Sequence[Intention]:
         return rules.decide(observation, settings)
 
@@ -99,7 +113,7 @@ def run(
         clock = SystemClock()
         client = pilot_client(installation(data), clock=clock)
         chat = _chat_model(mind, model, url, answer_seconds)
-        files = ExchangeFiles(installation(data).folder / _EXCHANGES)
+        files = ExchangeFiles(installation(data).folder / PILOT_FOLDER)
         chosen: Mind = decide
         if chat is not None:
             chosen = ModelMind(chat, by_rules, files, tokens_per_hour=tokens_per_hour)
@@ -107,7 +121,15 @@ def run(
         console.print(f"the pilot observes every 30 s; {mode}; Ctrl-C stops it")
         try:
             tell = Webhook(webhook).tell if webhook else None
-            pilot = Pilot(client, chosen, clock=clock, shadow=shadow, tell=tell)
+            pilot = Pilot(
+                client,
+                chosen,
+                clock=clock,
+                shadow=shadow,
+                tell=tell,
+                uses=uses_of(installation(data)),
+                desired=drifts,
+            )
             await pilot.run(asyncio.sleep, until=clock.now() + seconds if seconds else 0.0)
         finally:
             await client.close()
@@ -128,6 +150,47 @@ def _chat_model(mind: str, model: str, url: str, seconds: float) -> ChatModel | 
     return None
 
 
+class DriftReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The difference between what was declared and what is."""
+
+    repairs: list[str]
+    missing: list[str]  # declared, and not there: an owner creates it
+
+
+@app.command
+def drift(desired: Path, /, *, json: Json = False, data: Data = None) -> None:
+    """
+    Show where Pools and Agents differ from a folder that declares them; exit code 1 if they do.
+
+    For example:
+        bidplane pilot drift ./fleet
+    """
+    declared = read_desired(desired)
+    fleet = with_host(data, read_fleet)
+    repairs = [str(action) for action in drift_of(declared, fleet) if _is_due(action, fleet)]
+    report = DriftReport(repairs=repairs, missing=missing_of(declared, fleet))
+    if json:
+        print_json(report)
+    else:
+        for line in report.repairs:
+            console.print(f"~ {line}", markup=False, soft_wrap=True)
+        for line in report.missing:
+            console.print(f"+ {line}: create it with kubectl", markup=False, soft_wrap=True)
+        if not report.repairs and not report.missing:
+            console.print("nothing differs from what was declared")
+    if report.repairs or report.missing:
+        sys.exit(1)
+
+
+def _is_due(action: Action, fleet: FleetState) -> bool:
+    """Return False for another spelling of the value that is there."""
+    try:
+        prepare(action, fleet)
+    except ActionImpossible as impossible:
+        return impossible.reason is not Impossible.NOTHING_TO_DO
+    return True
+
+
 @app.command
 def explain(name: str, *, json: Json = False, data: Data = None) -> None:
     """
@@ -143,7 +206,7 @@ def explain(name: str, *, json: Json = False, data: Data = None) -> None:
     proposal = read_proposal(with_host(data, work))
     if isinstance(proposal, Invalid):
         raise UserError(f"the Proposal {proposal} cannot be read")
-    folder = installation(data).folder / _EXCHANGES
+    folder = installation(data).folder / PILOT_FOLDER
     exchange = ExchangeFiles(folder).read(proposal.spec.observation)
     if json:
         print_json(exchange)

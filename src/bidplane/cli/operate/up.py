@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from bidplane.cli.common import Data, command_name, console, installation
+from bidplane.cli.gate.flying import PilotMode, drift_from, keep_piloting
 from bidplane.cli.operate.process import HOSTS
 from bidplane.cli.operate.readiness import wait_ready
 from bidplane.cli.operate.services import FIRST, ServiceListeners, ServiceOptions
@@ -90,6 +92,13 @@ def up(
         ),
     ] = "",
     services: ServiceOptions | None = None,
+    pilot: Annotated[
+        PilotMode | None,
+        Parameter(help="Run the pilot's rules, too; with `shadow` nothing of them is applied."),
+    ] = None,
+    desired: Annotated[
+        Path | None, Parameter(help="A folder that declares Pools and Agents: the pilot's drift.")
+    ] = None,
 ) -> None:
     """
     Start Bidplane here, in the foreground. Ctrl-C stops it; the next start continues from there.
@@ -98,8 +107,12 @@ def up(
         bidplane up
         bidplane up --fleet my-fleet.yaml --port 0 --data /tmp/try
         bidplane up --runtime process --machine box --images images.yaml
+        bidplane up --pilot shadow
     """
     target = installation(data)
+    if desired is not None and pilot is None:
+        raise UserError("--desired: the pilot compares with it, so give --pilot propose, too")
+    drift_from(desired)
     running = Running(
         target,
         port=port,
@@ -110,7 +123,12 @@ def up(
     )
     machine_options = {"images": images, "volumes": volumes, "trusted": trusted, "egress": egress}
     running.use_machine(machine, machine_options if runtime == "process" else None)
-    asyncio.run(_foreground(running, example=example))
+    beside: list[Callable[[], Coroutine[None, None, None]]] = []
+    if example:
+        beside.append(lambda: keep_trading(target))
+    if pilot is not None:
+        beside.append(lambda: keep_piloting(target, mode=pilot, desired=desired))
+    asyncio.run(_foreground(running, example=example, beside=beside))
 
 
 class Running:
@@ -295,8 +313,10 @@ def _port(listener: socket.socket) -> int:
     return port
 
 
-async def _foreground(running: Running, *, example: bool) -> None:
-    """Start, greet, and run until a signal."""
+async def _foreground(
+    running: Running, *, example: bool, beside: Sequence[Callable[[], Coroutine[None, None, None]]]
+) -> None:
+    """Start, greet, and run until a signal; with it, what runs `beside` the installation."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGINT, signal.SIGTERM):
@@ -304,21 +324,20 @@ async def _foreground(running: Running, *, example: bool) -> None:
     starting = asyncio.create_task(running.start())
     watching = asyncio.create_task(running.monitor.watch_disk())
     stopping = asyncio.create_task(stop.wait())
-    trading: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = []
     try:
         with console.status("starting server, exchange, activator and node …"):
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
             _greet(running, example=example)
-            if example:
-                trading = asyncio.create_task(keep_trading(running.installation))
+            tasks = [asyncio.create_task(work()) for work in beside]
         await stopping
     finally:
         starting.cancel()
         watching.cancel()
-        if trading is not None:
-            trading.cancel()
+        for task in tasks:
+            task.cancel()
         await running.stop()
     console.print("stopped; `bidplane up` continues from here")
 

@@ -20,6 +20,7 @@ from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVIC
 from bidplane.api.objects import annotations_of, condition_of, labels_of, metadata_of
 from bidplane.api.reading import Agent, Endpoint
 from bidplane.api.views import KubeObject, Pod, read_pod
+from bidplane.controllers.endpoint import requests
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
 from bidplane.core.activation import coldstart, lifecycle, warmpath
 from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
@@ -171,9 +172,16 @@ class EndpointController:
             return None
         observed = self._observe(plane, original.namespace, endpoint.spec)
         previous = endpoint.status or EndpointStatus()
+        if requests.is_asked(endpoint):
+            await requests.carry(self._host.client, plane.client, endpoint, observed.deployment)
+            return None
         step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
         scaling = self._scaler.plan(endpoint, observed, step)
-        step = self._with_milestones(scaling.step, observed)
+        status = msgspec.structs.replace(
+            scaling.step.status, gpus=requests.template_gpus(observed.deployment)
+        )
+        planned = msgspec.structs.replace(scaling.step, status=status)
+        step = self._with_milestones(planned, observed)
         # The status first: the activator stops using pods before they are deleted.
         if endpoint.status is None or step.status != previous:
             await self._write_status(endpoint, step.status)
@@ -319,6 +327,8 @@ def _is_immutable_changed(current: Object, desired: Draft) -> bool:
 def is_unanswered(endpoint: Endpoint) -> bool:
     """Tell if the traffic asks for something that the plane does not know of yet."""
     status = endpoint.status
+    if requests.is_asked(endpoint):
+        return True
     demand: Demand | None = status.demand if status is not None else None
     return status is None or (demand is not None and demand.number != status.answers)
 

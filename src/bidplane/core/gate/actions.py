@@ -11,10 +11,16 @@ import msgspec
 from bidplane.api.agent import hourly_grant
 from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.money import format_credits, parse_credits, parse_price
+from bidplane.core.gate.drift import parse_drift
 
 _MOST_SECONDS = 86_400
 _MOST_PRIORITY = 1000
+_MOST_REPLICAS = 100
+_MOST_TEXT = 253
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,8}")
+
+# How certain a pre-warming is: a Policy may allow the one, and have a person asked about the other.
+SURE, UNSURE = "sure", "unsure"
 
 
 class ActionShape(msgspec.Struct, frozen=True):
@@ -40,6 +46,22 @@ def _number(text: str, least: int, most: int) -> str:
     return text
 
 
+def _certainty(text: str) -> str:
+    if text not in (SURE, UNSURE):
+        raise ValueError(f"{text!r} is neither {SURE!r} nor {UNSURE!r}")
+    return text
+
+
+def _message(text: str) -> str:
+    if not text or len(text) > _MOST_TEXT or not text.isprintable():
+        raise ValueError(f"write 1 to {_MOST_TEXT} printable characters: what the person must know")
+    return text
+
+
+def _drift(text: str) -> str:
+    return str(parse_drift(text))
+
+
 SHAPES: dict[ActionKind, ActionShape] = {
     ActionKind.EVICT_POD: ActionShape("Pod", namespaced=True),
     ActionKind.RELEASE_LEASE: ActionShape("GPULease", namespaced=True),
@@ -54,6 +76,16 @@ SHAPES: dict[ActionKind, ActionShape] = {
     ActionKind.SET_PRIORITY: ActionShape(
         "Agent", read_value=lambda text: _number(text, 1, _MOST_PRIORITY)
     ),
+    ActionKind.SCALE_ENDPOINT: ActionShape(
+        "Endpoint", namespaced=True, read_value=lambda text: _number(text, 1, _MOST_REPLICAS)
+    ),
+    ActionKind.PREWARM_ENDPOINT: ActionShape("Endpoint", namespaced=True, read_value=_certainty),
+    ActionKind.SLEEP_ENDPOINT: ActionShape("Endpoint", namespaced=True),
+    ActionKind.RETRY_ROLLOUT: ActionShape("Endpoint", namespaced=True),
+    ActionKind.CONSOLIDATE_NODE: ActionShape("Node"),
+    ActionKind.SNAPSHOT_PLANE: ActionShape("Agent"),
+    ActionKind.PAGE_PERSON: ActionShape("person", read_value=_message),
+    ActionKind.REPAIR_DRIFT: ActionShape("object", read_value=_drift),
     ActionKind.OFF_TOPIC: ActionShape("answer", read_value=str),
 }
 
@@ -98,11 +130,24 @@ def undo_of(action: Action, before: str) -> Action | None:
     value that the target has now.
     """
     match action.kind:
-        case ActionKind.CORDON_NODE | ActionKind.PARK_NODE:
+        case ActionKind.CORDON_NODE | ActionKind.PARK_NODE | ActionKind.CONSOLIDATE_NODE:
             return Action(kind=ActionKind.RETURN_NODE, name=action.name)
+        case ActionKind.PREWARM_ENDPOINT:
+            sleep = ActionKind.SLEEP_ENDPOINT
+            return msgspec.structs.replace(action, kind=sleep, value="")
+        case ActionKind.SLEEP_ENDPOINT:
+            wake = ActionKind.PREWARM_ENDPOINT
+            return msgspec.structs.replace(action, kind=wake, value=SURE)
         case ActionKind.RETURN_NODE:
             return Action(kind=ActionKind.CORDON_NODE, name=action.name)
-        case ActionKind.EVICT_POD | ActionKind.RELEASE_LEASE | ActionKind.OFF_TOPIC:
+        case (
+            ActionKind.EVICT_POD
+            | ActionKind.RELEASE_LEASE
+            | ActionKind.RETRY_ROLLOUT
+            | ActionKind.SNAPSHOT_PLANE
+            | ActionKind.PAGE_PERSON
+            | ActionKind.OFF_TOPIC
+        ):
             return None
         case _:
             return msgspec.structs.replace(action, value=before)

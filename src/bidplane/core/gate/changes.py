@@ -14,7 +14,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.gate.action import Action, ActionKind
-from bidplane.api.kinds import AGENT, GPU_LEASE, NODE, POD, POOL, Kind, Object
+from bidplane.api.kinds import AGENT, ENDPOINT, GPU_LEASE, NODE, POD, POOL, Kind, Object
 from bidplane.api.objects import (
     annotations_of,
     has_ended,
@@ -25,7 +25,7 @@ from bidplane.api.objects import (
     spec_of,
     uid_of,
 )
-from bidplane.core.gate.actions import normal_value
+from bidplane.core.gate.actions import SURE, normal_value
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
 
@@ -43,7 +43,10 @@ _UNSET: dict[ActionKind, Any] = {
     ActionKind.SET_REFILL: "0",
     ActionKind.SET_PRIORITY: 1,
 }
-GATED_KINDS = frozenset((POD, GPU_LEASE, NODE, POOL, AGENT))
+GATED_KINDS = frozenset((POD, GPU_LEASE, NODE, POOL, AGENT, ENDPOINT))
+
+# Annotations of the host's copy of an Endpoint, by which people ask for something.
+_REQUESTS = (labels.ENDPOINT_REQUEST, labels.ENDPOINT_REPLICAS, labels.ENDPOINT_RETRY)
 
 
 class WriteContent(msgspec.Struct, frozen=True):
@@ -66,6 +69,8 @@ def content_of(kind: Kind, operation: str, new: Object | None, old: Object | Non
         return NO_ACTION
     if kind == NODE:
         return _update(new, old, {"unschedulable"}, _cordons(new, old))
+    if kind == ENDPOINT:
+        return _update(new, old, set(), _requests(new, old))
     if kind in _SETTINGS:
         fields = _SETTINGS[kind]
         return _update(new, old, set(fields), _settings(new, old, fields))
@@ -118,6 +123,25 @@ def _settings(new: Object, old: Object, fields: Mapping[str, ActionKind]) -> tup
     return tuple(actions)
 
 
+def _requests(new: Object, old: Object) -> tuple[Action, ...]:
+    """Return what the changed annotations of an Endpoint ask for."""
+    before, after = annotations_of(old), annotations_of(new)
+    actions: list[Action] = []
+    for mark in _REQUESTS:
+        text = after.get(mark, "")
+        if not text or text == before.get(mark, ""):
+            continue
+        kind, value = ActionKind.RETRY_ROLLOUT, ""
+        if mark == labels.ENDPOINT_REPLICAS:
+            kind, value = ActionKind.SCALE_ENDPOINT, text
+        elif mark == labels.ENDPOINT_REQUEST and text.partition(" ")[0] == "sleep":
+            kind = ActionKind.SLEEP_ENDPOINT
+        elif mark == labels.ENDPOINT_REQUEST:
+            kind, value = ActionKind.PREWARM_ENDPOINT, SURE
+        actions.append(msgspec.structs.replace(_of_object(kind, new), value=value))
+    return tuple(actions)
+
+
 def _update(
     new: Object, old: Object, listed: set[str], actions: tuple[Action, ...]
 ) -> WriteContent:
@@ -135,4 +159,6 @@ def _update(
 
 def _unpinned(annotations: Mapping[str, str]) -> dict[str, str]:
     """Return the annotations that only owners change: everybody with the right may pin."""
-    return {key: value for key, value in annotations.items() if key != labels.PINNED}
+    return {
+        key: value for key, value in annotations.items() if key not in (labels.PINNED, *_REQUESTS)
+    }

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from bidplane.api.endpoint import EndpointPhase
+
 Marks = Mapping[str, str]  # labels or annotations
 
 
@@ -48,10 +50,47 @@ class FleetNode(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Marks = {}
 
 
+class FleetEndpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A service that may sleep, and the traffic that its activator reports."""
+
+    namespace: str
+    name: str  # of the host's copy
+    uid: str
+    agent: str = ""
+    service: str = ""  # its name in the agent's plane
+    phase: EndpointPhase = EndpointPhase.ASLEEP
+    replicas: int = 1  # while it is awake
+    most_replicas: int = 0  # that its traffic may raise them to; 0 is no more
+    gpus: int = 0  # of a replica, once a controller has seen its Deployment
+    idle_seconds: int = 300
+    holds: int | None = None  # requests that wait for it; None is unknown
+    in_flight: int | None = None
+    awake: bool = False  # what the traffic, or somebody, asked for last
+    since: str = ""  # of that
+    reason: str = ""  # of that: Request, Idle, Asked, …
+    last_request: str = ""
+    cold_start_seconds: float = 0.0  # of the last one
+    failure: str = ""  # its pods cannot start by themselves: in their words
+    pods: int = 0
+    leases: tuple[str, ...] = ()  # that its pods are on, by name
+    asked: str = ""  # the uid or time of the last request of a person or Proposal
+    labels: Marks = {}
+    annotations: Marks = {}
+
+    @property
+    def queue(self) -> int | None:
+        """The requests that wait or are in flight; None if that is unknown."""
+        if self.holds is None or self.in_flight is None:
+            return None
+        return self.holds + self.in_flight
+
+
 class FleetPool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     floor_price: str
     idle_seconds: int
+    list_price: str = ""
+    fields: Marks = {}  # of its spec, each as JSON
     waiting: int | None = None  # bids that wait for its devices; None is unknown
     labels: Marks = {}
     annotations: Marks = {}
@@ -61,6 +100,8 @@ class FleetAgent(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     refill: str
     priority: int
+    movable: bool = False  # its leases may be moved
+    fields: Marks = {}  # of its spec, each as JSON
     labels: Marks = {}
     annotations: Marks = {}
 
@@ -71,6 +112,7 @@ class FleetState(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[FleetNode, ...] = ()
     pools: tuple[FleetPool, ...] = ()
     agents: tuple[FleetAgent, ...] = ()
+    endpoints: tuple[FleetEndpoint, ...] = ()
 
     @property
     def devices(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bidplane.api.agent import hourly_grant
 from bidplane.api.gate.action import Action, ActionKind, Effect
+from bidplane.core.gate.endpoint_effects import held_by
 from bidplane.core.gate.fleet import FleetLease, FleetState
 
 
@@ -20,6 +21,17 @@ def scope_of(action: Action, fleet: FleetState, lease: str = "") -> Effect:
                 (pod.namespace, pod.lease) == (action.namespace, action.name) for pod in fleet.pods
             )
             return _total(leases, pods)
+        case ActionKind.CONSOLIDATE_NODE:
+            leases = [x for x in fleet.leases if x.node == action.name]
+            return _total(leases, sum(pod.node == action.name for pod in fleet.pods))
+        case (
+            ActionKind.SCALE_ENDPOINT
+            | ActionKind.PREWARM_ENDPOINT
+            | ActionKind.SLEEP_ENDPOINT
+            | ActionKind.RETRY_ROLLOUT
+        ):
+            endpoint = next((x for x in fleet.endpoints if x.uid == action.uid), None)
+            return held_by(endpoint, fleet) if endpoint is not None else Effect()
         case ActionKind.CORDON_NODE | ActionKind.PARK_NODE | ActionKind.RETURN_NODE:
             nodes = [x for x in fleet.nodes if x.name == action.name and not x.cordoned]
             return Effect(devices=sum(node.devices for node in nodes))
@@ -33,8 +45,13 @@ def scope_of(action: Action, fleet: FleetState, lease: str = "") -> Effect:
                 return Effect(agents=1, spend=hourly_grant(agent.refill, agent.priority))
             except ValueError:
                 return Effect(agents=1)
-        case ActionKind.OFF_TOPIC:
-            return Effect()
+        case (
+            ActionKind.SNAPSHOT_PLANE
+            | ActionKind.PAGE_PERSON
+            | ActionKind.REPAIR_DRIFT
+            | ActionKind.OFF_TOPIC
+        ):
+            return Effect()  # nobody's devices, pods or rents change with it
 
 
 def _total(leases: list[FleetLease], pods: int) -> Effect:

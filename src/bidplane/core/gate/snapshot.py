@@ -8,20 +8,24 @@ from collections.abc import Iterable
 import msgspec
 
 from bidplane.api import labels
+from bidplane.api.endpoint import EndpointStatus
 from bidplane.api.kinds import Object
 from bidplane.api.lease import IN_USE, LINK_DEGRADED, Phase
 from bidplane.api.money import parse_credits
-from bidplane.api.objects import is_true
-from bidplane.api.reading import Agent, Bid, GPULease, Invalid, Pool
+from bidplane.api.objects import is_true, spec_of
+from bidplane.api.reading import Agent, Bid, Endpoint, GPULease, Invalid, Pool
 from bidplane.api.views import Node, Pod, ResourceSlice
+from bidplane.core.gate.drift import spec_fields
 from bidplane.core.gate.fleet import (
     FleetAgent,
+    FleetEndpoint,
     FleetLease,
     FleetNode,
     FleetPod,
     FleetPool,
     FleetState,
 )
+from bidplane.core.hosting.translation import host_name
 
 
 class HostObjects(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +37,7 @@ class HostObjects(msgspec.Struct, frozen=True, kw_only=True):
     leases: Iterable[GPULease | Invalid] = ()
     pods: Iterable[Pod] = ()
     nodes: Iterable[Node] = ()
+    endpoints: Iterable[Endpoint | Invalid] = ()
     slices: Iterable[ResourceSlice] = ()
 
 
@@ -44,8 +49,9 @@ def fleet_state(host: HostObjects) -> FleetState:
         products[pool.spec.product].append(pool.name)
     sold = _sold_devices(host.slices, products)
     waiting = _waiting(host.bids, [pool.name for pool in pools])
+    pods = tuple(_pod(pod) for pod in host.pods if not pod.has_ended and not pod.is_deleted)
     return FleetState(
-        pods=tuple(_pod(pod) for pod in host.pods if not pod.has_ended and not pod.is_deleted),
+        pods=pods,
         leases=tuple(
             _lease(lease)
             for lease in host.leases
@@ -59,7 +65,9 @@ def fleet_state(host: HostObjects) -> FleetState:
                 name=pool.name,
                 floor_price=pool.spec.floor_price,
                 idle_seconds=pool.spec.idle_seconds,
+                list_price=pool.spec.list_price,
                 waiting=waiting.get(pool.name),
+                fields=spec_fields(spec_of(pool.json)),
                 labels=pool.labels,
                 annotations=pool.annotations,
             )
@@ -70,11 +78,18 @@ def fleet_state(host: HostObjects) -> FleetState:
                 name=agent.name,
                 refill=agent.spec.refill,
                 priority=agent.spec.priority,
+                movable=agent.spec.movable,
+                fields=spec_fields(spec_of(agent.json)),
                 labels=agent.labels,
                 annotations=agent.annotations,
             )
             for agent in host.agents
             if not isinstance(agent, Invalid)
+        ),
+        endpoints=tuple(
+            _endpoint(endpoint, pods)
+            for endpoint in host.endpoints
+            if not isinstance(endpoint, Invalid) and not endpoint.is_deleted
         ),
     )
 
@@ -119,6 +134,41 @@ def _pod(pod: Pod) -> FleetPod:
         lease=pod.labels.get(labels.LEASE, ""),
         labels=pod.labels,
         annotations=pod.annotations,
+    )
+
+
+def _endpoint(endpoint: Endpoint, pods: Iterable[FleetPod]) -> FleetEndpoint:
+    status = endpoint.status or EndpointStatus()
+    demand, start = status.demand, status.cold_start
+    notes = endpoint.annotations
+    agent = endpoint.labels.get(labels.AGENT, "")
+    space = notes.get(labels.PLANE_NAMESPACE, "")
+    names = {host_name(space, backend.pod) for backend in status.backends} if space else set()
+    own = [pod for pod in pods if pod.agent == agent and pod.name in names]
+    return FleetEndpoint(
+        namespace=endpoint.namespace,
+        name=endpoint.name,
+        uid=endpoint.uid,
+        agent=agent,
+        service=notes.get(labels.PLANE_NAME, endpoint.name),
+        phase=status.phase,
+        replicas=endpoint.spec.replicas,
+        most_replicas=endpoint.spec.max_replicas,
+        gpus=status.gpus,
+        idle_seconds=endpoint.spec.idle_seconds,
+        holds=demand.holds if demand is not None else None,
+        in_flight=demand.in_flight if demand is not None else None,
+        awake=demand.awake if demand is not None else False,
+        since=demand.since if demand is not None else "",
+        reason=demand.reason if demand is not None else "",
+        last_request=demand.last_request if demand is not None else "",
+        cold_start_seconds=start.total / 1000 if start is not None else 0.0,
+        failure=(status.message or status.reason) if status.failed else "",
+        pods=len(own),
+        leases=tuple(sorted(pod.lease for pod in own if pod.lease)),
+        asked=notes.get(labels.ENDPOINT_REQUEST, ""),
+        labels=endpoint.labels,
+        annotations=notes,
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from bidplane.api.gate.action import Action, ActionKind
 from bidplane.core.gate.actions import SHAPES, action_problem, normal_value
-from bidplane.core.gate.fleet import FleetState
+from bidplane.core.gate.fleet import FleetEndpoint, FleetLease, FleetPod, FleetState
 from bidplane.core.minds.observation import Intention, Observation
 
 _MOST_ITEMS = 200  # of each kind that the model is given
@@ -136,6 +136,28 @@ def question(observation: Observation) -> str:
             {"namespace": pod.namespace, "name": pod.name, "node": pod.node, "agent": pod.agent}
             for pod in fleet.pods[:_MOST_ITEMS]
         ],
+        "endpoints": [
+            {
+                "namespace": endpoint.namespace,
+                "name": endpoint.name,
+                "agent": endpoint.agent,
+                "phase": endpoint.phase,
+                "replicas": endpoint.replicas,
+                "gpusPerReplica": endpoint.gpus,
+                "requestsWaiting": endpoint.holds,
+                "requestsInFlight": endpoint.in_flight,
+                "lastRequest": endpoint.last_request,
+                "failure": endpoint.failure,
+                "likelyInUseSoonPercent": round(100 * observation.likely[endpoint.uid].probability)
+                if endpoint.uid in observation.likely
+                else None,
+                "likelyBecause": observation.likely[endpoint.uid].reason
+                if endpoint.uid in observation.likely
+                else "",
+            }
+            for endpoint in fleet.endpoints[:_MOST_ITEMS]
+        ],
+        "drifts": [str(drift) for drift in observation.drifts[:_MOST_ITEMS]],
         "proposals": [
             {"action": str(past.action), "phase": past.phase or "New"}
             for past in sorted(observation.proposals, key=lambda p: p.created)[-_MOST_PAST:]
@@ -185,7 +207,11 @@ def _intention(answered: AnsweredAction, fleet: FleetState) -> Intention:
 
 def _uid(answered: AnsweredAction, fleet: FleetState) -> str:
     """Return the uid of a pod or lease that the model was given; raise ValueError for others."""
-    parts = fleet.pods if answered.kind is ActionKind.EVICT_POD else fleet.leases
+    parts: tuple[FleetPod | FleetLease | FleetEndpoint, ...] = fleet.endpoints
+    if answered.kind is ActionKind.EVICT_POD:
+        parts = fleet.pods
+    elif answered.kind is ActionKind.RELEASE_LEASE:
+        parts = fleet.leases
     for part in parts:
         if (part.namespace, part.name) == (answered.namespace, answered.name):
             return part.uid

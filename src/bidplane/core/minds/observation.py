@@ -10,6 +10,7 @@ import msgspec
 from bidplane.api.gate.action import Action
 from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.fleet import FleetState
+from bidplane.core.minds.recurrence import Likelihood
 
 REST_SECONDS = 3600.0  # after a refusal, before the same is proposed again
 _REFUSED = (
@@ -37,6 +38,9 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     proposals: tuple[PastProposal, ...] = ()
     # By node: since when the pilot has seen nobody on it.
     idle_nodes: Mapping[str, float] = {}
+    # By an Endpoint's uid: how likely its use is, learned from when it was used before.
+    likely: Mapping[str, Likelihood] = {}
+    drifts: tuple[Action, ...] = ()  # that would bring the host to what was declared
 
     @property
     def digest(self) -> str:

@@ -1,9 +1,11 @@
 """
 The mind `rules`: what a person on call does without thinking, and no model is needed for.
 
-It parks nodes that nobody has used for a while, returns them when somebody waits, gives back leases
-whose GPUs do nothing for long, and cordons a node where a link got worse. It proposes nothing
-twice: an action that waits, or was refused a short time ago, rests.
+It parks nodes that nobody has used for a while, frees those of which little is used, returns them
+when somebody waits, gives back leases whose GPUs do nothing for long, and cordons a node where a
+link got worse. Services are pre-warmed and let sleep by their history (`services`); what differs
+from what was declared is repaired. It proposes nothing twice: an action that waits, or was refused
+a short time ago, rests.
 """
 
 from __future__ import annotations
@@ -16,14 +18,19 @@ from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.effects import ActionImpossible, prepare
 from bidplane.core.gate.fleet import FleetNode, FleetState
+from bidplane.core.minds import services
 from bidplane.core.minds.idleness import idle_evidence, idle_seconds
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, rests
+from bidplane.core.minds.services import DEFAULT_SERVICES, ServiceSettings
 
 
 class RuleSettings(msgspec.Struct, frozen=True, kw_only=True):
     park_after_seconds: float = 1800.0
     spare_nodes: int = 1  # of each pool, that stay in service though nobody uses them
     release_after_seconds: float = 3600.0  # of an idle lease
+    # A node whose leases may move is freed if at most so much of it is leased.
+    consolidate_share: float = 0.5
+    services: ServiceSettings = DEFAULT_SERVICES
 
 
 DEFAULT_RULES = RuleSettings()
@@ -35,8 +42,13 @@ def decide(observation: Observation, settings: RuleSettings = DEFAULT_RULES) -> 
     for intention in (
         *_return_parked(observation),
         *_cordon_degraded(observation.fleet),
+        *services.retry_failed(observation, settings.services),
+        *services.let_sleep(observation, settings.services),
+        *services.prewarm(observation, settings.services),
+        *_repair_drift(observation),
         *_release_idle(observation, settings),
         *_park_idle(observation, settings),
+        *_consolidate(observation.fleet, settings),
     ):
         if rests(observation, intention.action):
             continue
@@ -77,7 +89,42 @@ def _parked_by_proposal(observation: Observation, node: str) -> bool:
         if proposal.action.name == node and proposal.phase is ProposalPhase.APPLIED
     ]
     newest: PastProposal | None = max(past, key=lambda p: (p.created, p.name), default=None)
-    return newest is not None and newest.action.kind is ActionKind.PARK_NODE
+    kinds = (ActionKind.PARK_NODE, ActionKind.CONSOLIDATE_NODE)
+    return newest is not None and newest.action.kind in kinds
+
+
+def _repair_drift(observation: Observation) -> Iterator[Intention]:
+    for action in observation.drifts:
+        yield Intention(
+            action=action,
+            reason="it differs from what was declared",
+            evidence=(f"declared: {action}",),
+        )
+
+
+def _consolidate(fleet: FleetState, settings: RuleSettings) -> Iterator[Intention]:
+    """Yield the consolidation of the node that is leased least, if all on it may move."""
+    candidates: list[tuple[float, FleetNode]] = []
+    for node in fleet.nodes:
+        leased = sum(lease.devices for lease in fleet.leases if lease.node == node.name)
+        if node.devices and leased and leased / node.devices <= settings.consolidate_share:
+            candidates.append((leased / node.devices, node))
+    for share, node in sorted(candidates, key=lambda candidate: (candidate[0], candidate[1].name)):
+        action = Action(kind=ActionKind.CONSOLIDATE_NODE, name=node.name)
+        try:
+            effect = prepare(action, fleet).effect
+        except ActionImpossible:
+            continue
+        yield Intention(
+            action=action,
+            reason=f"{share:.0%} of it is leased, and fits on other nodes: it can be freed",
+            evidence=(
+                f"node {node.name}: {effect.devices} of {node.devices} devices leased, by"
+                f" {effect.agents} agents that are movable",
+                f"pools {', '.join(node.pools)}: no bid waits",
+            ),
+        )
+        return
 
 
 def _cordon_degraded(fleet: FleetState) -> Iterator[Intention]:

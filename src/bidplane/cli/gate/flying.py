@@ -1,0 +1,57 @@
+"""A pilot with the rules, in a command: `bidplane pilot run` and `bidplane up --pilot`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from bidplane.api.gate.action import Action
+from bidplane.core.gate.fleet import FleetState
+from bidplane.core.minds import rules
+from bidplane.core.minds.observation import Intention, Observation
+from bidplane.machinery.clock import SystemClock
+from bidplane.pilot.desired import drift_of, read_desired
+from bidplane.pilot.loop import Pilot
+from bidplane.pilot.uses import UseFile
+from bidplane.runtime.installation import Installation
+from bidplane.wiring.hostclient import pilot_client
+
+PilotMode = Literal["propose", "shadow"]
+
+PILOT_FOLDER = "pilot"  # in the installation's: exchanges with models, the use of Endpoints
+
+
+def uses_of(target: Installation) -> UseFile:
+    return UseFile(target.folder / PILOT_FOLDER / "uses.json")
+
+
+def drift_from(folder: Path | None) -> Callable[[FleetState], list[Action]] | None:
+    """Return what finds the drift from a folder; raises `UserError` if it cannot be read now."""
+    if folder is None:
+        return None
+    read_desired(folder)
+    return lambda fleet: drift_of(read_desired(folder), fleet)
+
+
+async def keep_piloting(target: Installation, *, mode: PilotMode, desired: Path | None) -> None:
+    """Observe and propose by the rules until cancelled."""
+
+    async def by_rules(observation: Observation) -> Sequence[Intention]:
+        return rules.decide(observation)
+
+    clock = SystemClock()
+    client = pilot_client(target, clock=clock)
+    try:
+        pilot = Pilot(
+            client,
+            by_rules,
+            clock=clock,
+            shadow=mode == "shadow",
+            uses=uses_of(target),
+            desired=drift_from(desired),
+        )
+        await pilot.run(asyncio.sleep)
+    finally:
+        await client.close()

@@ -1,0 +1,159 @@
+"""
+Recurrence: how likely a service is used in the next ten minutes, learned from when it was before.
+
+Three things are counted, and the likeliest counts: use began at this time of the day on so many of
+the last days; at this minute of so many of the last hours; and after a pause as long as this one,
+so many pauses ended. A young history counts as little: each share is drawn towards a low one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+BIN_SECONDS = 600
+_DAY, _HOUR = 86_400 // BIN_SECONDS, 3600 // BIN_SECONDS
+KEEP_BINS = 14 * _DAY  # of a history; older use is forgotten
+
+
+class Period(msgspec.Struct, frozen=True, kw_only=True):
+    """A rhythm that use may have: every so many bins, looked back so many times."""
+
+    noun: str
+    bins: int
+    back: int
+
+
+PERIODS = (
+    Period(noun="days", bins=_DAY, back=10),
+    Period(noun="hours", bins=_HOUR, back=24),
+)
+_DECAY = 0.9  # of the weight, from one day or hour to the one before
+_PRIOR, _PRIOR_WEIGHT = 0.02, 0.5
+_LEAST_TIMES = 2  # that use began, before it counts as a rhythm
+_LONGEST_PAUSE = 18  # bins that are told apart
+_OWN_WEIGHT = 2.0  # pauses of all services that count as much as one's own
+_POOLED = (1.0, 20.0)  # the pauses of a fleet that has none yet
+
+
+class Likelihood(msgspec.Struct, frozen=True):
+    """How likely use is in a bin, and the history that says so."""
+
+    probability: float
+    reason: str = ""
+    times: int = 0  # that use began in the same rhythm; 0 if the pause's length says it
+
+
+class ServiceHistory:
+    """The bins in which one service was used, and how its pauses ended."""
+
+    def __init__(self) -> None:
+        self.bins: set[int] = set()
+        self.first = self.last = -1
+        self.reached: Counter[int] = Counter()  # pauses by length, that got so long
+        self.ended: Counter[int] = Counter()  # of them, with use in the next bin
+
+    def began(self, bin: int) -> bool | None:
+        """Return True if use began in a bin; None if it went on in it from the bin before."""
+        if bin not in self.bins:
+            return False
+        return None if bin - 1 in self.bins else True
+
+
+class UseHistory:
+    """The histories of all services. Bins are observed in their order."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, ServiceHistory] = {}
+        self._reached: Counter[int] = Counter()
+        self._ended: Counter[int] = Counter()
+
+    def observe(self, key: str, bin: int, used: bool) -> None:
+        """Count a bin that is over, or in which use was seen."""
+        service = self.services.setdefault(key, ServiceHistory())
+        if service.first < 0:
+            service.first = bin
+        pause = min(bin - service.last, _LONGEST_PAUSE)
+        if service.last >= 0 and bin - service.last > 1:
+            for counts in (service.reached, self._reached):
+                counts[pause] += 1
+            if used:
+                for counts in (service.ended, self._ended):
+                    counts[pause] += 1
+        if used:
+            service.bins.add(bin)
+            service.last = max(service.last, bin)
+        service.bins.discard(bin - KEEP_BINS)
+
+    def likelihood(self, key: str, bin: int) -> Likelihood:
+        """Return how likely the service is used in a bin that has not begun, or is not over."""
+        service = self.services.get(key)
+        if service is None or service.last < 0:
+            return Likelihood(0.0)
+        if bin - service.last <= 1:
+            return Likelihood(1.0, "it is in use")
+        return max(
+            self._after_pause(service, bin),
+            *(_in_rhythm(service, bin, period) for period in PERIODS),
+            key=lambda likelihood: likelihood.probability,
+        )
+
+    def _after_pause(self, service: ServiceHistory, bin: int) -> Likelihood:
+        pause = min(bin - service.last, _LONGEST_PAUSE)
+        pooled = (self._ended[pause] + _POOLED[0]) / (self._reached[pause] + _POOLED[1])
+        ended, reached = service.ended[pause], service.reached[pause]
+        probability = (ended + _OWN_WEIGHT * pooled) / (reached + _OWN_WEIGHT)
+        minutes = (bin - service.last - 1) * BIN_SECONDS // 60
+        reason = f"{ended} of its {reached} pauses of {minutes} minutes ended then"
+        return Likelihood(probability, reason)
+
+    def replay(self, key: str, bins: Iterable[int], until: int) -> None:
+        """Observe the bins of a service that was used in these, up to `until`."""
+        used_bins = sorted(bins)
+        used_set = set(used_bins)
+        for bin in range(used_bins[0], until) if used_bins else ():
+            self.observe(key, bin, bin in used_set)
+
+
+def _in_rhythm(service: ServiceHistory, bin: int, period: Period) -> Likelihood:
+    """Return how likely use begins in a bin, from the same bin of earlier days or hours."""
+    hits = weights = 0.0
+    pattern: list[bool] = []
+    for number, began in enumerate(_earlier(service, bin, period)):
+        if began is None:
+            continue  # it was in use already: no beginning was possible
+        weight = _DECAY**number
+        weights += weight
+        hits += weight * began
+        pattern.append(began)
+    times = sum(pattern)
+    if times < _LEAST_TIMES:
+        return Likelihood(0.0)
+    probability = (hits + _PRIOR_WEIGHT * _PRIOR) / (weights + _PRIOR_WEIGHT)
+    return Likelihood(probability, _rhythm_reason(bin, period, pattern), times)
+
+
+def _rhythm_reason(bin: int, period: Period, pattern: list[bool]) -> str:
+    """Return the reason in words, over the stretch up to the oldest beginning."""
+    oldest = max(number for number, began in enumerate(pattern) if began)
+    stretch = pattern[: oldest + 1]
+    minute = bin * BIN_SECONDS // 60 % 1440
+    moment = f"{minute // 60:02d}:{minute % 60:02d}"
+    if period.bins == _HOUR:
+        moment = f"minute {minute % 60}"
+    return f"started at {moment} on {_share(sum(stretch), len(stretch))} {period.noun}"
+
+
+def _share(hits: int, count: int) -> str:
+    return f"the last {hits} of {count}"
+
+
+def _earlier(service: ServiceHistory, bin: int, period: Period) -> Iterator[bool | None]:
+    """Yield whether use began in the same bin of each earlier day or hour, the last one first."""
+    for number in range(1, period.back + 1):
+        earlier = bin - number * period.bins
+        if earlier < service.first:
+            return
+        yield service.began(earlier)

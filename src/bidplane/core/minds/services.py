@@ -1,0 +1,190 @@
+"""
+The rules about Endpoints: pre-warm before use that is likely, let sleep where it is not, retry.
+
+A service is worth keeping warm for ten minutes if its use in them is likely enough: what they cost
+at the market's price must be less than the cold start's worth times the probability. Without a
+rhythm in its history nothing is pre-warmed, and what was pre-warmed and not used is taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from bidplane.api.endpoint import EndpointPhase
+from bidplane.api.gate.action import Action, ActionKind
+from bidplane.api.gate.proposal import ProposalPhase
+from bidplane.api.money import SECONDS_PER_HOUR, format_credits
+from bidplane.api.times import parse_or_zero
+from bidplane.core.gate.actions import SURE, UNSURE
+from bidplane.core.gate.endpoint_effects import AWAKE, device_price, list_price
+from bidplane.core.gate.fleet import FleetEndpoint, FleetState
+from bidplane.core.minds.observation import REST_SECONDS, Intention, Observation
+from bidplane.core.minds.recurrence import BIN_SECONDS, Likelihood
+
+ON_CALL = "on-call"  # the person that is paged
+
+
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    # A cold start is worth as much as its devices cost in so many hours at the list price.
+    cold_start_hours: float = 0.575
+    least_probability: float = 0.2  # however cheap devices are
+    sure_probability: float = 0.6
+    sure_times: int = 3  # that use began in the same rhythm
+    hold_seconds: float = 1200.0  # then a pre-warmed service that nobody used sleeps again
+    quiet_seconds: float = 120.0  # without a request, before a service is let sleep
+    retries: int = 5
+    retry_seconds: float = 5.0  # doubled each time
+    most_retry_seconds: float = 180.0
+
+
+DEFAULT_SERVICES = ServiceSettings()
+
+
+def least_probability(fleet: FleetState, settings: ServiceSettings = DEFAULT_SERVICES) -> float:
+    """Return the probability of use in ten minutes from which keeping a service warm pays."""
+    usual = list_price(fleet)
+    if not usual:
+        return settings.least_probability
+    bins_of_a_cold_start = settings.cold_start_hours * SECONDS_PER_HOUR / BIN_SECONDS
+    pays = device_price(fleet) / usual / bins_of_a_cold_start
+    return max(settings.least_probability, pays)
+
+
+def prewarm(observation: Observation, settings: ServiceSettings) -> Iterator[Intention]:
+    """Yield the pre-warming of services that sleep, and are likely to be used soon."""
+    least = least_probability(observation.fleet, settings)
+    for endpoint in observation.fleet.endpoints:
+        likely = observation.likely.get(endpoint.uid)
+        if likely is None or not likely.times or likely.probability < least:
+            continue
+        if endpoint.awake or endpoint.phase is not EndpointPhase.ASLEEP:
+            continue
+        if _was_taken_back(observation, endpoint):
+            continue
+        is_sure = (
+            likely.probability >= settings.sure_probability and likely.times >= settings.sure_times
+        )
+        yield Intention(
+            action=endpoint_action(
+                ActionKind.PREWARM_ENDPOINT, endpoint, SURE if is_sure else UNSURE
+            ),
+            reason=likely.reason,
+            evidence=_worth(endpoint, observation.fleet, likely, least),
+        )
+
+
+def _worth(
+    endpoint: FleetEndpoint, fleet: FleetState, likely: Likelihood, least: float
+) -> tuple[str, ...]:
+    price = device_price(fleet) * endpoint.gpus * endpoint.replicas
+    ten_minutes = price * BIN_SECONDS // SECONDS_PER_HOUR
+    return (
+        f"use in ten minutes: {likely.probability:.0%} likely; it pays from {least:.0%}",
+        f"ten minutes warm: {format_credits(ten_minutes)} credits at"
+        f" {format_credits(price)} credits per hour",
+        f"its last cold start took {endpoint.cold_start_seconds:.0f} s",
+    )
+
+
+def _was_taken_back(observation: Observation, endpoint: FleetEndpoint) -> bool:
+    """Return True if it was let sleep by a Proposal a short time ago."""
+    return any(
+        past.action.kind is ActionKind.SLEEP_ENDPOINT
+        and past.action.uid == endpoint.uid
+        and past.phase is ProposalPhase.APPLIED
+        and past.created + BIN_SECONDS > observation.at
+        for past in observation.proposals
+    )
+
+
+def let_sleep(observation: Observation, settings: ServiceSettings) -> Iterator[Intention]:
+    """Yield the sleep of services that nobody uses, nor is likely to, and of unused pre-warmings"""
+    least = least_probability(observation.fleet, settings)
+    for endpoint in observation.fleet.endpoints:
+        likely = observation.likely.get(endpoint.uid)
+        if likely is None or not endpoint.awake or endpoint.phase is not EndpointPhase.READY:
+            continue
+        if endpoint.queue != 0:  # also if it is unknown
+            continue
+        awake_for = observation.at - parse_or_zero(endpoint.since)
+        unused_for = observation.at - parse_or_zero(endpoint.last_request)
+        was_used = unused_for < awake_for
+        if was_used and unused_for >= settings.quiet_seconds and likely.probability < least:
+            reason = f"nobody uses it; use in ten minutes is {likely.probability:.0%} likely"
+        elif _is_prewarmed(observation, endpoint) and awake_for >= settings.hold_seconds > 0:
+            if was_used:
+                continue
+            reason = f"it was pre-warmed {awake_for / 60:.0f} minutes ago and nobody has used it"
+        else:
+            continue
+        yield Intention(
+            action=endpoint_action(ActionKind.SLEEP_ENDPOINT, endpoint),
+            reason=reason,
+            evidence=(
+                "requests: none waits, none is in flight; the last one was at"
+                f" {endpoint.last_request or 'no time known'}",
+                f"keeping it warm pays from {least:.0%}; {likely.reason}",
+                f"its window would end {endpoint.idle_seconds} s after the last request",
+            ),
+        )
+
+
+def _is_prewarmed(observation: Observation, endpoint: FleetEndpoint) -> bool:
+    """Return True if it was the pilot that had it woken."""
+    past = [
+        proposal
+        for proposal in observation.proposals
+        if proposal.action.uid == endpoint.uid
+        and proposal.action.kind is ActionKind.PREWARM_ENDPOINT
+        and proposal.phase is ProposalPhase.APPLIED
+    ]
+    return endpoint.reason == "Asked" and bool(past)
+
+
+def retry_failed(observation: Observation, settings: ServiceSettings) -> Iterator[Intention]:
+    """Yield the retry of rollouts that failed; after the last one, the page of a person."""
+    for endpoint in observation.fleet.endpoints:
+        if not endpoint.failure or endpoint.phase not in AWAKE:
+            continue
+        action = endpoint_action(ActionKind.RETRY_ROLLOUT, endpoint)
+        tries = sorted(
+            past.created
+            for past in observation.proposals
+            if past.action == action and past.created + REST_SECONDS > observation.at
+        )
+        if len(tries) >= settings.retries:
+            yield from _page(observation, endpoint, len(tries))
+            continue
+        delay = min(settings.most_retry_seconds, settings.retry_seconds * 2 ** len(tries))
+        if tries and observation.at < tries[-1] + delay:
+            continue
+        yield Intention(
+            action=action,
+            reason=f"its pods fail: try {len(tries) + 1} of {settings.retries}",
+            evidence=(f"Endpoint {endpoint.name}: {endpoint.failure[:200]}",),
+        )
+
+
+def _page(observation: Observation, endpoint: FleetEndpoint, tries: int) -> Iterator[Intention]:
+    text = f"{endpoint.agent}/{endpoint.service}: its pods fail after {tries} retries"
+    action = Action(kind=ActionKind.PAGE_PERSON, name=ON_CALL, value=text[:200])
+    for past in observation.proposals:
+        if past.action == action and past.created + REST_SECONDS > observation.at:
+            return
+    yield Intention(
+        action=action,
+        reason="what the pilot may try has been tried",
+        evidence=(f"Endpoint {endpoint.name}: {endpoint.failure[:200]}",),
+    )
+
+
+def endpoint_action(kind: ActionKind, endpoint: FleetEndpoint, value: str = "") -> Action:
+    return Action(
+        kind=kind,
+        namespace=endpoint.namespace,
+        name=endpoint.name,
+        uid=endpoint.uid,
+        value=value,
+    )
