@@ -21,7 +21,16 @@ import pytest
 
 from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.gate.policy import ActorRole
-from bidplane.api.kinds import AGENT, GPU_LEASE, NAMESPACE, NODE, POD, POOL, RESOURCE_SLICE
+from bidplane.api.kinds import (
+    AGENT,
+    ENDPOINT,
+    GPU_LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    POOL,
+    RESOURCE_SLICE,
+)
 from bidplane.api.money import GPU_WEIGHT
 from bidplane.bench.support import postgres
 from bidplane.core.bidding.admission import admission, advise
@@ -176,25 +185,44 @@ class GateSite:
         return await self.gate.record(lambda trail: trail.entries())
 
 
+async def add_node(site: GateSite, name: str) -> None:
+    """A node of two GPUs, which is ready."""
+    node: dict[str, Any] = {"metadata": {"name": name}}
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    await site.client.create(NODE, {**node, "status": ready}, with_status=True)
+    devices = [
+        {"name": f"gpu-{i}", "attributes": {"productName": {"string": "H100"}}} for i in (0, 1)
+    ]
+    pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
+    slice_spec = {"driver": "gpu.bidplane.dev", "nodeName": name, "pool": pool}
+    await site.client.create(
+        RESOURCE_SLICE,
+        {"metadata": {"name": name}, "spec": {**slice_spec, "devices": devices}},
+    )
+
+
+async def add_endpoint(site: GateSite, name: str, **status: Any) -> Any:
+    """The host's copy of an Endpoint whose plane is not looked at, with the traffic's demand."""
+    marks = {"labels": {"bidplane.dev/agent": "a"}}
+    spec = {"target": {"deployment": name, "service": name}}
+    demand = {"awake": status["phase"] != "Asleep", "number": 1, "reason": "Request"}
+    shown = {"gpus": 1, "answers": 1, "demand": demand, **status}
+    return await site.client.create(
+        ENDPOINT,
+        {"metadata": {"name": name, **marks}, "spec": spec, "status": shown},
+        "agent-a",
+        with_status=True,
+    )
+
+
 async def furnish(site: GateSite) -> None:
-    """Two nodes of two GPUs, a pool, an agent's lease and pods: what actions are about."""
+    """Two nodes of two GPUs, a pool, an agent's lease, its pods and services."""
     client = site.client
     for name in ("n1", "n2"):
-        node: dict[str, Any] = {"metadata": {"name": name}}
-        ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-        await client.create(NODE, {**node, "status": ready}, with_status=True)
-        devices = [
-            {"name": f"gpu-{i}", "attributes": {"productName": {"string": "H100"}}} for i in (0, 1)
-        ]
-        pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
-        slice_spec = {"driver": "gpu.bidplane.dev", "nodeName": name, "pool": pool}
-        await client.create(
-            RESOURCE_SLICE,
-            {"metadata": {"name": name}, "spec": {**slice_spec, "devices": devices}},
-        )
+        await add_node(site, name)
     terms = {"product": "H100", "floorPrice": "0.20"}
     await client.create(POOL, {"metadata": {"name": "h100"}, "spec": terms})
-    agent = {"owner": "o", "refill": "10", "priority": 2, "suspended": True}
+    agent = {"owner": "o", "refill": "10", "priority": 2, "suspended": True, "movable": True}
     await client.create(AGENT, {"metadata": {"name": "a"}, "spec": agent})
     await asyncio.sleep(1)
     namespaces = [obj["metadata"]["name"] for obj in (await client.list(NAMESPACE)).items]
@@ -221,6 +249,9 @@ async def furnish(site: GateSite) -> None:
         "agent-a",
         with_status=True,
     )
+    await add_endpoint(site, "asleep", phase="Asleep")
+    await add_endpoint(site, "awake", phase="Ready")
+    await add_endpoint(site, "broken", phase="Waking", failed=True, message="CrashLoopBackOff")
     for name in ("pod-1", "pod-2"):
         marks = {"bidplane.dev/agent": "a", "bidplane.dev/lease": "l"}
         spec = {"containers": [{"name": "main", "image": "x"}], "nodeName": "n2"}
@@ -287,11 +318,18 @@ async def play(
         dice=random.Random(1),
     )
     numbers = itertools.count(random.getrandbits(40))
+
+    async def snapshot(agent: str, id: str) -> str:
+        path = folder / f"{agent}-{id}.snapshot"
+        await planes.snapshot(agent, path)
+        return str(path)
+
     gate = planes.gate = Gate(
         planes.client(HOST_PLANE),
         lambda: AuditTrail.open(location),
         clock=clock,
         new_id=lambda: str(next(numbers)),
+        snapshot=snapshot,
         inline=True,
     )
     await prepare_host(planes, None)

@@ -56,7 +56,7 @@ def value(dice: random.Random) -> Any:
 
 def proposal(dice: random.Random, number: int, uids: dict[str, str]) -> Any:
     """One that may be good, or bad in any field."""
-    kinds = [*ActionKind, "ScaleEndpoint", "RunCommand", "Haiku", "", None]
+    kinds = [*ActionKind, "RunCommand", "Haiku", "", None]
     action: dict[str, Any] = {
         "kind": dice.choice(kinds),
         "name": dice.choice(("n1", "n2", "h100", "a", "pod-1", "l")),
@@ -65,6 +65,17 @@ def proposal(dice: random.Random, number: int, uids: dict[str, str]) -> Any:
         action |= {"namespace": "default", "name": "pod-1", "uid": uids["pod-1"]}
     elif action["kind"] == ActionKind.RELEASE_LEASE:
         action |= {"namespace": "agent-a", "name": "l", "uid": uids["l"]}
+    elif str(action["kind"]).endswith(("Endpoint", "Rollout")):
+        name = dice.choice(("asleep", "awake", "broken"))
+        action |= {"namespace": "agent-a", "name": name, "uid": uids[name]}
+        if action["kind"] in (ActionKind.SCALE_ENDPOINT, ActionKind.PREWARM_ENDPOINT):
+            action["value"] = dice.choice(("1", "3", "100", "sure", "unsure", "101"))
+    elif action["kind"] == ActionKind.PAGE_PERSON:
+        action["value"] = dice.choice(INJECTIONS)
+    elif action["kind"] == ActionKind.REPAIR_DRIFT:
+        action["value"] = dice.choice(
+            ("Pool noticeSeconds 1", "Agent trusted true", 'Agent owner "me"', "Policy rules []")
+        )
     elif str(action["kind"]).startswith("Set"):
         action["value"] = dice.choice(("0.50", "60", "5", "11.00", "1000000", "0"))
     spec: dict[str, Any] = {
@@ -110,6 +121,9 @@ def test_none_is_applied_that_policy_denies(host: Callable[[Story], None], seed:
         pod = (await site.call("GET", f"{CORE}/namespaces/default/pods/pod-1")).body
         lease = (await site.call("GET", f"{OURS}/namespaces/agent-a/gpuleases/l")).body
         uids = {"pod-1": pod["metadata"]["uid"], "l": lease["metadata"]["uid"]}
+        for name in ("asleep", "awake", "broken"):
+            endpoint = await site.call("GET", f"{OURS}/namespaces/agent-a/endpoints/{name}")
+            uids[name] = endpoint.body["metadata"]["uid"]
         before = await state(site)
         codes: Counter[int] = Counter()
         for number in range(effort(100, 5000)):
@@ -155,7 +169,14 @@ async def state(site: GateSite) -> dict[str, Any]:
         "agent": f"{OURS}/agents/a",
         "pod": f"{CORE}/namespaces/default/pods/pod-1",
         "lease": f"{OURS}/namespaces/agent-a/gpuleases/l",
+        **{
+            name: f"{OURS}/namespaces/agent-a/endpoints/{name}"
+            for name in ("asleep", "awake", "broken")
+        },
     }
     objects = {name: (await site.call("GET", path)).body for name, path in paths.items()}
     assert not any(obj["metadata"].get("deletionTimestamp") for obj in objects.values())
-    return {name: dict(obj["spec"]) for name, obj in objects.items()}
+    notes = {f"{n}'s notes": obj["metadata"].get("annotations", {}) for n, obj in objects.items()}
+    for marks in notes.values():
+        marks.pop("bidplane.dev/proposal", None)
+    return {**notes, **{name: dict(obj["spec"]) for name, obj in objects.items()}}

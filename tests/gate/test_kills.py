@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bidplane.api.gate.action import Action, ActionKind
@@ -22,6 +23,7 @@ from bidplane.ledger.audit.check import verify_audit
 from bidplane.ledger.audit.trail import AuditEntry, AuditTrail
 from bidplane.ledger.stores import open_store
 from bidplane.sim.loop import run
+from effort import effort
 
 from .conftest import CORE, OURS, GateSite, Story, play
 
@@ -52,6 +54,18 @@ class Killer:
                 killer.step()
                 answer = await host.patch(kind, name, change, *args, **kw)
                 killer.step()  # it was written, and nobody heard of it
+                return answer
+
+            async def create(self, kind: Kind, obj: Object, *args: Any, **kw: Any) -> Any:
+                killer.step()
+                answer = await host.create(kind, obj, *args, **kw)
+                killer.step()
+                return answer
+
+            async def delete(self, kind: Kind, name: str, *args: Any, **kw: Any) -> Any:
+                killer.step()
+                answer = await host.delete(kind, name, *args, **kw)
+                killer.step()
                 return answer
 
         site.gate.host = Host()  # type: ignore[assignment]
@@ -130,6 +144,81 @@ def test_a_proposal_is_applied_once(rounds: Rounds) -> None:
         events = [entry.event for entry in rounds(point, first, second)]
         assert events == [*LIFE, ProposalEvent.MEASURED]
     assert killers[0].writes < EVERY_POINT, "the last write was never reached"
+
+
+NEW_ACTIONS = (
+    Action(kind=ActionKind.SCALE_ENDPOINT, name="awake", namespace="agent-a", value="3"),
+    Action(kind=ActionKind.PREWARM_ENDPOINT, name="asleep", namespace="agent-a", value="sure"),
+    Action(kind=ActionKind.SLEEP_ENDPOINT, name="awake", namespace="agent-a"),
+    Action(kind=ActionKind.RETRY_ROLLOUT, name="broken", namespace="agent-a"),
+    Action(kind=ActionKind.CONSOLIDATE_NODE, name="n1"),
+    Action(kind=ActionKind.SNAPSHOT_PLANE, name="a"),
+    Action(kind=ActionKind.PAGE_PERSON, name="on-call", value="look"),
+    Action(kind=ActionKind.REPAIR_DRIFT, name="h100", value="Pool noticeSeconds 60"),
+)
+# Around the host's own writes; all of them when more is explored.
+POINTS = (3, 4, 5, 6) if effort(0, 1) == 0 else range(EVERY_POINT + 2)
+
+
+async def traces(site: GateSite, action: Action, uid: str) -> list[Any]:
+    """Everything on the host that an action leaves once it was carried out."""
+    match action.kind:
+        case ActionKind.SNAPSHOT_PLANE:
+            return []
+        case ActionKind.PAGE_PERSON:
+            events = (await site.call("GET", f"{CORE}/namespaces/default/events")).body["items"]
+            return [e["message"] for e in events if e["reason"] == "Page"]
+        case ActionKind.CONSOLIDATE_NODE:
+            lease = (await site.call("GET", f"{OURS}/namespaces/agent-a/gpuleases/l")).body
+            node = (await site.call("GET", f"{CORE}/nodes/n1")).body
+            return [bool(lease["metadata"].get("deletionTimestamp")), node["spec"]]
+        case ActionKind.REPAIR_DRIFT:
+            pool = (await site.call("GET", f"{OURS}/pools/h100")).body
+            return [pool["spec"]["noticeSeconds"], pool["metadata"]["generation"]]
+    path = f"{OURS}/namespaces/agent-a/endpoints/{action.name}"
+    notes = (await site.call("GET", path)).body["metadata"]["annotations"]
+    assert notes.pop("bidplane.dev/proposal") == uid
+    return [text.replace(uid, "UID") for text in notes.values()]
+
+
+EXPECTED: dict[ActionKind, list[Any]] = {
+    ActionKind.SCALE_ENDPOINT: ["3"],
+    ActionKind.PREWARM_ENDPOINT: ["wake UID"],
+    ActionKind.SLEEP_ENDPOINT: ["sleep UID"],
+    ActionKind.RETRY_ROLLOUT: ["UID"],
+    ActionKind.CONSOLIDATE_NODE: [True, {"unschedulable": True}],
+    ActionKind.SNAPSHOT_PLANE: [],
+    ActionKind.PAGE_PERSON: ["on-call: look"],
+    ActionKind.REPAIR_DRIFT: [60, 2],
+}
+
+
+@pytest.mark.explored
+@pytest.mark.parametrize("action", NEW_ACTIONS, ids=lambda action: action.kind)
+def test_actions_on_services_nodes_and_planes_are_applied_once(
+    rounds: Rounds, action: Action
+) -> None:
+    for point in POINTS:
+
+        async def first(site: GateSite, point: int = point) -> None:
+            await site.set_policy(ALLOW_ALL)
+            asked = action
+            if action.namespace:
+                path = f"{OURS}/namespaces/agent-a/endpoints/{action.name}"
+                uid = (await site.call("GET", path)).body["metadata"]["uid"]
+                asked = msgspec.structs.replace(action, uid=uid)
+            Killer(site, point)
+            assert (await site.propose(asked)).code == 201
+            await asyncio.sleep(3)
+
+        async def second(site: GateSite) -> None:
+            await asyncio.sleep(100)
+            shown = await site.proposal("p")
+            assert shown["status"]["phase"] == "Applied", shown
+            assert await traces(site, action, shown["metadata"]["uid"]) == EXPECTED[action.kind]
+
+        events = [entry.event for entry in rounds(point, first, second)]
+        assert events == [*LIFE, ProposalEvent.MEASURED]
 
 
 def test_what_a_person_changed_back_is_not_changed_again(rounds: Rounds) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bidplane.api.gate.action import Action, ActionKind
-from bidplane.api.kinds import BID, GPU_LEASE, NODE, POD, Kind, Object
+from bidplane.api.kinds import BID, ENDPOINT, GPU_LEASE, NODE, POD, Kind, Object
 from bidplane.core.gate.digest import markdown
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
@@ -67,6 +67,7 @@ async def empty_the_fleet(site: GateSite) -> None:
         await site.client.delete(POD, name, "default", grace_seconds=0)
     await site.client.patch(GPU_LEASE, "l", {"metadata": {"finalizers": None}}, "agent-a")
     await site.client.delete(GPU_LEASE, "l", "agent-a")
+    await site.client.delete(ENDPOINT, "broken", "agent-a")
 
 
 async def proposals(site: GateSite) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.gate.action import Action, ActionKind
-from bidplane.api.kinds import AGENT, GPU_LEASE, NODE, POD, POOL, Kind
+from bidplane.api.kinds import AGENT, ENDPOINT, GPU_LEASE, NODE, POD, POOL, Kind
 from bidplane.core.gate.changes import content_of
 
 
@@ -64,6 +64,27 @@ def test_what_no_action_covers_is_seen(
 def test_pinning_is_for_everybody_who_may_write() -> None:
     pinned = obj({}, annotations={labels.PINNED: "ann"})
     assert not content_of(NODE, "UPDATE", pinned, obj({})).other
+
+
+@pytest.mark.parametrize(
+    ("note", "text", "kind", "value"),
+    [
+        (labels.ENDPOINT_REQUEST, "wake 2026", ActionKind.PREWARM_ENDPOINT, "sure"),
+        (labels.ENDPOINT_REQUEST, "sleep 2026", ActionKind.SLEEP_ENDPOINT, ""),
+        (labels.ENDPOINT_REPLICAS, "3", ActionKind.SCALE_ENDPOINT, "3"),
+        (labels.ENDPOINT_RETRY, "2026", ActionKind.RETRY_ROLLOUT, ""),
+    ],
+)
+def test_an_endpoint_is_asked_by_annotations(
+    note: str, text: str, kind: ActionKind, value: str
+) -> None:
+    asked, plain = obj({}, namespace="ns", annotations={note: text}), obj({}, namespace="ns")
+    content = content_of(ENDPOINT, "UPDATE", asked, plain)
+    assert content.actions == (Action(kind=kind, namespace="ns", name="x", uid="u", value=value),)
+    assert not content.other
+    assert content_of(ENDPOINT, "UPDATE", asked, asked).actions == ()
+    assert content_of(ENDPOINT, "UPDATE", plain, asked).actions == (), "the answer asks for nothing"
+    assert content_of(ENDPOINT, "UPDATE", obj({"replicas": 2}), obj({})).other
 
 
 def test_deletions() -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from bidplane.api.gate.action import Action
 from bidplane.api.money import format_credits
 from bidplane.api.times import rfc3339
-from bidplane.cli.common import Data, Json, console, print_json, print_table, with_host
-from bidplane.core.gate.fleet import FleetLease, FleetState
+from bidplane.cli.common import (
+    Data,
+    Json,
+    console,
+    installation,
+    print_json,
+    print_table,
+    with_host,
+)
+from bidplane.cli.gate.flying import uses_of
+from bidplane.core.gate.fleet import FleetEndpoint, FleetLease, FleetState
 from bidplane.core.minds import rules
-from bidplane.core.minds.idleness import idle_evidence, waste_cost, waste_seconds
+from bidplane.core.minds.idleness import (
+    idle_evidence,
+    service_of,
+    waste_cost,
+    waste_seconds,
+)
 from bidplane.core.minds.observation import Observation
+from bidplane.core.minds.recurrence import Likelihood
 from bidplane.gate.observing import read_fleet
 from bidplane.machinery.clock import SystemClock
 
@@ -39,8 +56,9 @@ def idle(*, json: Json = False, data: Data = None) -> None:
         bidplane idle
         bidplane idle --json
     """
-    fleet = with_host(data, read_fleet)
-    leases = idle_leases(fleet, SystemClock().now())
+    fleet, now = with_host(data, read_fleet), SystemClock().now()
+    likely = uses_of(installation(data)).load().likely(fleet.endpoints, now)
+    leases = idle_leases(fleet, now, likely)
     if json:
         print_json(leases)
         return
@@ -57,23 +75,34 @@ def idle(*, json: Json = False, data: Data = None) -> None:
     console.print(f"{total} of {fleet.leased} leased devices are idle")
 
 
-def idle_leases(fleet: FleetState, now: float) -> list[IdleLease]:
-    """Return the idle leases, the most expensive first."""
-    intended = rules.decide(Observation(at=now, fleet=fleet))
-    released = {x.action.uid: x.action for x in intended if x.action.uid}
-    wasting = [lease for lease in fleet.leases if waste_seconds(lease, now) > 0]
-    wasting.sort(key=lambda lease: (-waste_cost(lease, now), lease.namespace, lease.name))
-    return [_row(lease, released.get(lease.uid), now) for lease in wasting]
+def idle_leases(
+    fleet: FleetState, now: float, likely: Mapping[str, Likelihood] | None = None
+) -> list[IdleLease]:
+    """Return the idle leases, the most expensive first. `likely`: the use of Endpoints, by uid."""
+    intended = rules.decide(Observation(at=now, fleet=fleet, likely=likely or {}))
+    by_uid = {x.action.uid: x.action for x in intended if x.action.uid}
+    wasting: list[tuple[FleetLease, FleetEndpoint | None]] = []
+    for lease in fleet.leases:
+        service = service_of(lease, fleet)
+        if waste_seconds(lease, now, service) > 0:
+            wasting.append((lease, service))
+    wasting.sort(key=lambda pair: (-waste_cost(pair[0], now, pair[1]), pair[0].namespace))
+    return [
+        _row(lease, service, by_uid.get(service.uid if service is not None else lease.uid), now)
+        for lease, service in wasting
+    ]
 
 
-def _row(lease: FleetLease, action: Action | None, now: float) -> IdleLease:
+def _row(
+    lease: FleetLease, service: FleetEndpoint | None, action: Action | None, now: float
+) -> IdleLease:
     return IdleLease(
         lease=lease.name,
         agent=lease.agent,
         node=lease.node,
         devices=lease.devices,
-        since=rfc3339(now - waste_seconds(lease, now)),
-        cost=format_credits(waste_cost(lease, now)),
-        evidence=idle_evidence(lease, now)[:-1],
+        since=rfc3339(now - waste_seconds(lease, now, service)),
+        cost=format_credits(waste_cost(lease, now, service)),
+        evidence=idle_evidence(lease, now, service)[:-1],
         pilot=f"propose {action.kind}" if action is not None else "wait",
     )

@@ -19,7 +19,7 @@ from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.effects import ActionImpossible, prepare
 from bidplane.core.gate.fleet import FleetNode, FleetState
 from bidplane.core.minds import services
-from bidplane.core.minds.idleness import idle_evidence, idle_seconds
+from bidplane.core.minds.idleness import idle_evidence, idle_seconds, service_of
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, rests
 from bidplane.core.minds.services import DEFAULT_SERVICES, ServiceSettings
 
@@ -141,6 +141,8 @@ def _cordon_degraded(fleet: FleetState) -> Iterator[Intention]:
 
 def _release_idle(observation: Observation, settings: RuleSettings) -> Iterator[Intention]:
     for lease in observation.fleet.leases:
+        if service_of(lease, observation.fleet) is not None:
+            continue  # it sleeps: its Endpoint would win another lease at once
         seconds = idle_seconds(lease, observation.at)
         if seconds < settings.release_after_seconds:
             continue
