@@ -23,7 +23,7 @@ from bidplane.core.gate.fleet import FleetState
 from bidplane.errors import UserError
 
 _MOST_FILES, _MOST_BYTES = 1000, 4 << 20
-_BETWEEN = re.compile(r"(?m)^---(?:\s.*)?$")
+_BETWEEN = re.compile(r"(?m)^---(?:[ \t].*)?$")
 _SUFFIXES = (".yaml", ".yml", ".json")
 _LISTED = {
     ("Pool", "floorPrice"): ActionKind.SET_FLOOR_PRICE,

@@ -1,0 +1,193 @@
+"""The rules about Endpoints: what is pre-warmed, let sleep, retried, and when a person is paged."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from bidplane.api.endpoint import EndpointPhase
+from bidplane.api.gate.action import Action, ActionKind
+from bidplane.api.gate.proposal import ProposalPhase
+from bidplane.api.money import MICRO
+from bidplane.api.times import rfc3339
+from bidplane.core.gate.fleet import FleetAgent, FleetEndpoint, FleetLease, FleetNode, FleetPool
+from bidplane.core.gate.fleet import FleetState as Fleet
+from bidplane.core.minds.observation import Intention, Observation, PastProposal
+from bidplane.core.minds.recurrence import Likelihood
+from bidplane.core.minds.rules import decide
+from bidplane.core.minds.services import endpoint_action, least_probability
+
+NOW = 1_800_000_000.0
+POOL = FleetPool(name="h100", floor_price="0.20", list_price="2.00", idle_seconds=300, waiting=0)
+RHYTHM = Likelihood(0.9, "started at 04:00 on the last 3 of 3 days", 3)
+
+
+def endpoint(**fields: object) -> FleetEndpoint:
+    asleep = {"phase": EndpointPhase.ASLEEP, "awake": False, "reason": "Idle"}
+    given_fields = {"namespace": "agent-a", "name": "web", "uid": "u", "agent": "a"}
+    queue = {"service": "web", "gpus": 1, "holds": 0, "in_flight": 0}
+    return FleetEndpoint(**{**given_fields, **asleep, **queue, **fields})  # type: ignore[arg-type]
+
+
+def warm(*, unused: float = 600, since: float = 4000, **fields: object) -> FleetEndpoint:
+    awake = {"phase": EndpointPhase.READY, "awake": True, "reason": "Request"}
+    times = {"since": rfc3339(NOW - since), "last_request": rfc3339(NOW - unused)}
+    return endpoint(**{**awake, **times, **fields})
+
+
+def observe(
+    service: FleetEndpoint, likely: Likelihood = RHYTHM, *proposals: PastProposal, rent: int = 0
+) -> Observation:
+    held = FleetLease(
+        namespace="agent-b", name="l", uid="l", agent="b", pool="h100", node="n", devices=1,
+        rent=rent,
+    )  # fmt: skip
+    fleet = Fleet(pools=(POOL,), endpoints=(service,), leases=(held,) if rent else ())
+    return Observation(at=NOW, fleet=fleet, likely={"u": likely}, proposals=proposals)
+
+
+def kinds(intentions: list[Intention]) -> list[tuple[ActionKind, str]]:
+    return [(x.action.kind, x.action.value) for x in intentions]
+
+
+def past(action: Action, ago: float, phase: ProposalPhase = ProposalPhase.APPLIED) -> PastProposal:
+    return PastProposal(name=f"p{ago}", action=action, phase=phase, created=NOW - ago)
+
+
+class TestPrewarming:
+    def test_a_rhythm_is_sure_and_explains_itself(self) -> None:
+        (intention,) = decide(observe(endpoint(cold_start_seconds=42)))
+        assert kinds([intention]) == [(ActionKind.PREWARM_ENDPOINT, "sure")]
+        assert intention.reason == "started at 04:00 on the last 3 of 3 days"
+        assert intention.evidence[0] == "use in ten minutes: 90% likely; it pays from 20%"
+        assert intention.evidence[2] == "its last cold start took 42 s"
+
+    @pytest.mark.parametrize(
+        ("likely", "certainty"),
+        [
+            (Likelihood(0.59, "r", 3), "unsure"),
+            (Likelihood(0.9, "r", 2), "unsure"),
+            (Likelihood(0.60, "r", 3), "sure"),
+        ],
+    )
+    def test_a_person_is_asked_where_it_is_unsure(self, likely: Likelihood, certainty: str) -> None:
+        assert kinds(decide(observe(endpoint(), likely))) == [
+            (ActionKind.PREWARM_ENDPOINT, certainty)
+        ]
+
+    @pytest.mark.parametrize(
+        "observation",
+        [
+            observe(endpoint(), Likelihood(0.19, "r", 3)),
+            observe(endpoint(), Likelihood(0.9, "a pause", 0)),  # no rhythm
+            observe(endpoint(awake=True, phase=EndpointPhase.WAKING)),
+            observe(endpoint(phase=EndpointPhase.REFUSED)),
+            observe(
+                endpoint(),
+                RHYTHM,
+                past(endpoint_action(ActionKind.SLEEP_ENDPOINT, endpoint()), 300),
+            ),
+        ],
+    )
+    def test_not_what_does_not_pay_or_was_taken_back(self, observation: Observation) -> None:
+        assert decide(observation) == []
+
+    def test_a_dearer_market_needs_a_likelier_use(self) -> None:
+        even = Likelihood(0.5, "started at 04:00 on the last 3 of 6 days", 3)
+        assert kinds(decide(observe(endpoint(), even, rent=2 * MICRO)))  # the list price
+        assert decide(observe(endpoint(), even, rent=4 * MICRO)) == []
+        usual = least_probability(Fleet(pools=(msgspec.structs.replace(POOL, floor_price="2"),)))
+        assert usual == pytest.approx(0.29, abs=0.001)
+
+
+class TestSleep:
+    UNLIKELY = Likelihood(0.05, "0 of its 9 pauses of 10 minutes ended then")
+
+    def test_what_nobody_uses_nor_is_likely_to(self) -> None:
+        (intention,) = decide(observe(warm(), self.UNLIKELY))
+        assert kinds([intention]) == [(ActionKind.SLEEP_ENDPOINT, "")]
+        assert "5% likely" in intention.reason
+
+    @pytest.mark.parametrize(
+        "observation",
+        [
+            observe(warm(), Likelihood(0.5, "r")),
+            observe(warm(unused=60), UNLIKELY),
+            observe(warm(holds=1), UNLIKELY),
+            observe(warm(in_flight=1), UNLIKELY),
+            observe(warm(holds=None), UNLIKELY),  # unknown
+            observe(warm(phase=EndpointPhase.WAKING), UNLIKELY),
+            observe(warm(since=10, unused=600), UNLIKELY),  # a person woke it just now
+        ],
+    )
+    def test_not_what_is_or_may_be_used(self, observation: Observation) -> None:
+        assert decide(observation) == []
+
+    def test_an_unused_prewarming_is_taken_back(self) -> None:
+        asked = endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure")
+        for since, expected in ((1199, []), (1200, [(ActionKind.SLEEP_ENDPOINT, "")])):
+            service = warm(reason="Asked", since=since, unused=90_000)
+            observation = observe(service, RHYTHM, past(asked, since))
+            assert kinds(decide(observation)) == expected
+        by_a_person = observe(warm(reason="Asked", since=1200, unused=90_000), RHYTHM)
+        assert decide(by_a_person) == [], "what a person woke is the person's"
+        used = observe(warm(reason="Asked", since=1200, unused=300), RHYTHM, past(asked, 1200))
+        assert decide(used) == []
+
+
+class TestRetrying:
+    BROKEN = endpoint(phase=EndpointPhase.WAKING, awake=True, failure="CrashLoopBackOff")
+    RETRY = endpoint_action(ActionKind.RETRY_ROLLOUT, BROKEN)
+
+    @pytest.mark.parametrize(
+        ("ago", "again"),
+        [
+            ((), True),
+            ((9,), False),
+            ((10,), True),
+            ((60, 19), False),
+            ((60, 20), True),
+            ((90, 60, 39), False),
+            ((300, 200, 100, 79), False),
+            ((300, 200, 100, 80), True),
+        ],
+    )
+    def test_five_tries_each_after_a_longer_rest(self, ago: tuple[float, ...], again: bool) -> None:
+        proposals = [past(self.RETRY, seconds) for seconds in ago]
+        intentions = decide(observe(self.BROKEN, RHYTHM, *proposals))
+        assert (self.RETRY in [x.action for x in intentions]) is again
+        if again:
+            assert intentions[0].reason == f"its pods fail: try {len(ago) + 1} of 5"
+
+    def test_then_a_person_is_paged_once(self) -> None:
+        tries = [past(self.RETRY, 1000 + i) for i in range(5)]
+        (page,) = decide(observe(self.BROKEN, RHYTHM, *tries))
+        assert page.action.kind is ActionKind.PAGE_PERSON
+        assert page.action.value == "a/web: its pods fail after 5 retries"
+        assert decide(observe(self.BROKEN, RHYTHM, *tries, past(page.action, 60))) == []
+
+
+def test_a_node_that_is_used_little_is_freed_if_its_leases_may_move() -> None:
+    nodes = tuple(FleetNode(name=name, pools=("h100",), devices=8) for name in ("n1", "n2"))
+
+    def held(name: str, node: str, devices: int) -> FleetLease:
+        return FleetLease(
+            namespace="agent-a", name=name, uid=name, agent="a", pool="h100", node=node,
+            devices=devices,
+        )  # fmt: skip
+
+    leases = (held("x", "n1", 2), held("y", "n2", 5))
+    agent = FleetAgent(name="a", refill="1", priority=1, movable=True)
+    fleet = Fleet(nodes=nodes, leases=leases, pools=(POOL,), agents=(agent,))
+    (intention,) = decide(Observation(at=NOW, fleet=fleet))
+    assert (intention.action.kind, intention.action.name) == (ActionKind.CONSOLIDATE_NODE, "n1")
+    assert intention.reason.startswith("25% of it is leased")
+    fixed = msgspec.structs.replace(fleet, agents=(msgspec.structs.replace(agent, movable=False),))
+    assert decide(Observation(at=NOW, fleet=fixed)) == []
+
+
+def test_drift_is_proposed() -> None:
+    repair = Action(kind=ActionKind.SET_FLOOR_PRICE, name="h100", value="0.50")
+    fleet = Fleet(pools=(POOL,))
+    (intention,) = decide(Observation(at=NOW, fleet=fleet, drifts=(repair,)))
+    assert (intention.action, intention.reason) == (repair, "it differs from what was declared")
