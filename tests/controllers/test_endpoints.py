@@ -170,6 +170,36 @@ def test_a_route_is_known_while_its_plane_sleeps_and_only_a_demand_wakes_it(stor
     stories(story)
 
 
+@pytest.mark.parametrize("asleep", [False, True])
+def test_what_is_asked_on_the_host_is_carried_into_the_plane_once(stories, asleep):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await site.settle()
+        await demand(site, 1, awake=False)
+        assert (await copy(site))["status"]["gpus"] == 2
+        if asleep:
+            await site.controllers.sleep("trainer")
+            await site.planes.sleep("trainer")
+        asked = {labels.ENDPOINT_REPLICAS: "3", labels.ENDPOINT_RETRY: "first"}
+        name = host_name("default", "llm")
+        await site.host.patch(ENDPOINT, name, {"metadata": {"annotations": asked}}, SPACE)
+        await site.settle()
+        assert (await site.plane.get(ENDPOINT, "llm", "default"))["spec"]["replicas"] == 3
+        answered = await copy(site)
+        assert answered["spec"]["replicas"] == 3
+        assert not asked.keys() & answered["metadata"]["annotations"].keys()
+        template = (await site.plane.get(DEPLOYMENT, "llm", "default"))["spec"]["template"]
+        assert template["metadata"]["annotations"][labels.RESTARTED_AT] == "first"
+        # The agent changes its mind, and nothing changes it back.
+        change = {"spec": {"replicas": 1}}
+        await site.plane.patch(ENDPOINT, "llm", change, "default")
+        await site.settle(5)
+        assert (await copy(site))["spec"]["replicas"] == 1
+
+    stories(story)
+
+
 def test_a_change_and_a_deletion_reach_the_host(stories):
     async def story(site):
         await create_service(site)

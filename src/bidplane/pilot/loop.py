@@ -22,7 +22,7 @@ from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.actions import action_digest
 from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes, rests
-from bidplane.core.minds.tracking import UseTracker
+from bidplane.core.minds.tracking import EndpointUse
 from bidplane.errors import AlreadyExists, ApiError, UserError
 from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
@@ -70,7 +70,7 @@ class Pilot:
         self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
         self._idle_nodes: dict[str, float] = {}
         self._uses, self._desired = uses, desired
-        self._tracker = uses.load() if uses is not None else UseTracker()
+        self._tracker = uses.load() if uses is not None else EndpointUse()
 
     async def tick(self) -> list[str]:
         """Observe, decide and propose once; return the names of the new Proposals."""

@@ -10,7 +10,7 @@ from bidplane.api.endpoint import EndpointPhase
 from bidplane.api.times import rfc3339
 from bidplane.core.gate.fleet import FleetEndpoint
 from bidplane.core.minds.recurrence import BIN_SECONDS, KEEP_BINS, UseHistory
-from bidplane.core.minds.tracking import SavedUse, UseTracker
+from bidplane.core.minds.tracking import EndpointUse, SavedUse
 
 DAY = 144
 FOUR = 24  # the bin that begins at 04:00
@@ -96,7 +96,7 @@ def endpoint(**fields: object) -> FleetEndpoint:
 
 class TestTracking:
     def test_requests_in_flight_and_the_last_one_are_use(self) -> None:
-        tracker, start = UseTracker(), 100 * BIN_SECONDS
+        tracker, start = EndpointUse(), 100 * BIN_SECONDS
         tracker.observe([endpoint(in_flight=1)], start)
         assert tracker.likely([endpoint(in_flight=1)], start)["u"].reason == "it is in use"
         last = rfc3339(start + BIN_SECONDS + 5)
@@ -105,11 +105,11 @@ class TestTracking:
         assert tracker.saved()["u"] == SavedUse(first=100, until=103, bins=(100, 101))
 
     def test_a_restart_forgets_no_rhythm(self) -> None:
-        tracker = UseTracker()
+        tracker = EndpointUse()
         for b in range(4 * DAY):
             queue = 1 if b % DAY == FOUR and b > DAY else 0
             tracker.observe([endpoint(in_flight=queue)], b * BIN_SECONDS)
-        again = UseTracker(tracker.saved())
+        again = EndpointUse(tracker.saved())
         moment = (4 * DAY + FOUR) * BIN_SECONDS - 30
         expected = tracker.likely([endpoint()], moment)
         assert expected["u"].reason == "started at 04:00 on the last 3 of 3 days"
@@ -117,7 +117,7 @@ class TestTracking:
 
     @pytest.mark.parametrize("cold", [0.0, 120.0])
     def test_it_looks_ahead_by_a_cold_start(self, cold: float) -> None:
-        tracker = UseTracker()
+        tracker = EndpointUse()
         for b in range(4 * DAY):
             tracker.observe([endpoint(in_flight=int(b % DAY == FOUR))], b * BIN_SECONDS)
         service = endpoint(cold_start_seconds=cold)

@@ -1,5 +1,5 @@
 """
-Drift: where a Pool or an Agent differs from what was declared, one field of its spec at a time.
+Drift: a Pool or an Agent that differs from what was declared, in one field of its spec.
 
 A field that is a listed action of its own, such as a floor price, is repaired by that action.
 """

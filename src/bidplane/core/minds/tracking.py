@@ -22,7 +22,7 @@ class SavedUse(msgspec.Struct, frozen=True, kw_only=True):
     bins: tuple[int, ...] = ()
 
 
-class UseTracker:
+class EndpointUse:
     def __init__(self, saved: Mapping[str, SavedUse] | None = None) -> None:
         self._history = UseHistory()
         self._until: dict[str, int] = {}  # by service: the bin that is not over yet
