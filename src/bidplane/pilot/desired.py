@@ -1,5 +1,5 @@
 """
-What was declared: a folder, or a git checkout, of Pools and Agents in YAML or JSON.
+A declared fleet: a folder, or a git checkout, of Pools and Agents in YAML or JSON.
 
 Only fields that a file names are compared: what it leaves out is nobody's drift. Whatever else the
 files declare is left alone, so that a checkout may hold workloads, too.

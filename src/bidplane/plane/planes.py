@@ -35,7 +35,7 @@ from bidplane.plane.fairness import Fairness
 from bidplane.plane.housekeeping import Housekeeper
 from bidplane.plane.http import serve
 from bidplane.plane.http.hosting import PodStreams
-from bidplane.plane.lastuse import EndpointUse
+from bidplane.plane.lastuse import UseTracker
 from bidplane.plane.local import LocalClient
 from bidplane.plane.plane import Plane
 from bidplane.plane.storage import snapshots
@@ -94,7 +94,7 @@ class Planes:
         self._turns = Turns()
         self.fairness = Fairness()
         self._open: dict[str, tuple[Plane, Housekeeper]] = {}
-        self._uses = EndpointUse(clock)
+        self._uses = UseTracker(clock)
         self._uids: dict[str, str] = {}  # also of planes asleep: read with every request
         self.gate: Gate | None = None  # of the host; set before it is opened to others
         self.on_wake: list[Callable[[str], None]] = []

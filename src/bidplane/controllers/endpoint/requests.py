@@ -1,4 +1,4 @@
-"""What people, or Proposals, ask of an Endpoint on the host, carried into its plane once."""
+"""The requests of people, and Proposals, on an Endpoint of the host: carried into its plane once."""
 
 from __future__ import annotations
 
