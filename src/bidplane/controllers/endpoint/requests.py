@@ -1,4 +1,4 @@
-"""The requests of people, and Proposals, on an Endpoint of the host: carried into its plane once."""
+"""Requests of people and of Proposals on an Endpoint of the host, carried into its plane once."""
 
 from __future__ import annotations
 
