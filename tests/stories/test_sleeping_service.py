@@ -264,7 +264,7 @@ def test_a_wake_on_a_full_fleet_displaces_batch_work_or_says_its_price(site: Sit
         template["metadata"]["annotations"] = {"bidplane.dev/max-price": price}
         for manifest in (deployment, *others):
             installation.apply("worker", manifest)
-        site.until(lambda name=name: site.status(name).get("phase") == "Asleep")
+        site.sleeps(name)
     job = pod("train", gpus=2, price="1.50")
     job["spec"]["containers"][0] |= {"image": "tools", "command": ["/bin/sleep", "600"]}
     installation.apply("batch", job)
