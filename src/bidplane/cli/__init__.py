@@ -21,6 +21,7 @@ COMMANDS = {
     "agent": ("account.agent:app", "Agents: who may bid, and how well each is funded."),
     "plane": ("account.plane:app", "Planes: Kubernetes control planes, created in milliseconds."),
     "endpoint": ("account.endpoint:app", "Endpoints: services that sleep, and wake on a request."),
+    "serve": ("account.serve:serve", "Serve a model that holds a GPU only while it is used."),
     "wallet": ("account.wallet:app", "Wallets: balances, statements, funding, transfers."),
     "market": ("market:app", "Prices and rounds."),
     "fleet": ("devices.fleet:app", "Nodes, their GPUs, and the links between them."),
