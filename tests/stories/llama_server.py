@@ -6,7 +6,7 @@ wheel: nobody publishes the program itself as one. Run by the interpreter that h
 import argparse
 import time
 
-import xllamacpp
+import xllamacpp  # type: ignore[import-not-found]
 
 flags = argparse.ArgumentParser()
 flags.add_argument("--model", required=True)

@@ -103,8 +103,8 @@ def serve(
         return
     asyncio.run(_apply(pairs, kubeconfig))
     service = name_of(request)
-    console.print(f"{service} sleeps until its first request. Its address is in the column HOST of")
-    console.print("    bidplane endpoint list")
+    console.print(f"{service} sleeps until its first request. Its name is in the column HOST of")
+    console.print("    kubectl get endpoints.bidplane.dev")
 
 
 def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
