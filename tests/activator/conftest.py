@@ -70,10 +70,13 @@ class Service:
         self.url = listener.getsockname()
         await self.server.start(listener)
 
-    async def close(self) -> None:
+    async def close_activator(self) -> None:
         await self.server.close()
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.close_activator()
         await self.stop_pod()
         await self.planes.close()
 

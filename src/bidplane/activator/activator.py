@@ -14,11 +14,14 @@ import msgspec
 import structlog
 
 from bidplane.activator.endpoints import LiveEndpoint, Upstream
+from bidplane.activator.joined import Group, JoinedEndpoint
 from bidplane.api import labels
-from bidplane.api.kinds import ENDPOINT
+from bidplane.api.endpoint import ColdStart, Demand
+from bidplane.api.kinds import ENDPOINT, Draft
+from bidplane.api.objects import metadata_of
 from bidplane.api.reading import Endpoint, read_endpoint
 from bidplane.core.activation.routes import RouteTable, rules_of
-from bidplane.errors import NotFound
+from bidplane.errors import Conflict, NotFound
 from bidplane.http.proxy.request import ProxiedRequest
 from bidplane.kube.client import EventType, KubeClient
 from bidplane.machinery.clock import Clock
@@ -27,6 +30,8 @@ from bidplane.machinery.informer import Informer
 from bidplane.machinery.typed import TypedCache
 
 TICK_SECONDS = 1.0
+_CONFLICT_SECONDS = 0.005
+_JOINING_SECONDS = 0.05
 Key = tuple[str, str]  # namespace and name on the host
 
 log = structlog.get_logger(__name__)
@@ -35,8 +40,11 @@ log = structlog.get_logger(__name__)
 class Activator:
     """Dispatches requests to Endpoints, and writes what they demand."""
 
-    def __init__(self, host: KubeClient, pool: Upstream, *, clock: Clock) -> None:
-        self._host, self._pool, self._clock = host, pool, clock
+    def __init__(
+        self, host: KubeClient, pool: Upstream, *, clock: Clock, group: Group | None = None
+    ) -> None:
+        """`group`: other activators serve the same Endpoints; None: there are none."""
+        self._host, self._pool, self._clock, self._group = host, pool, clock, group
         self._informer = Informer(host, ENDPOINT, clock=clock)
         self._cache: TypedCache[Endpoint] = TypedCache(self._informer, read_endpoint)
         self._cache.on_change(self._changed)
@@ -90,9 +98,7 @@ class Activator:
         if live is None:
             if endpoint.status is None:
                 return  # no controller has seen it yet
-            self._live[key] = LiveEndpoint(
-                endpoint, self._pool, now=self._clock.now, changed=self._writer(key)
-            )
+            self._live[key] = self._serve(endpoint, self._writer(key))
             self._asked[key] = endpoint.annotations.get(labels.ENDPOINT_REQUEST, "")
             self._routes = None
             return
@@ -101,6 +107,12 @@ class Activator:
         if before.spec != endpoint.spec or _hosts(before) != _hosts(endpoint):
             self._routes = None
         self._follow_request(key, live)
+
+    def _serve(self, endpoint: Endpoint, changed: Callable[[], None]) -> LiveEndpoint:
+        now = self._clock.now
+        if self._group is None:
+            return LiveEndpoint(endpoint, self._pool, now=now, changed=changed)
+        return JoinedEndpoint(endpoint, self._pool, self._group, now=now, changed=changed)
 
     def _writer(self, key: Key) -> Callable[[], None]:
         return lambda: self._demands.add(key)
@@ -117,18 +129,45 @@ class Activator:
         elif verb == "sleep":
             live.sleep()
 
-    async def _write(self, key: Key) -> None:
-        """Write an Endpoint's demand to the host."""
+    async def _write(self, key: Key) -> float | None:
+        """Write an Endpoint's demand to the host; return when to try again."""
         live = self._live.get(key)
         if live is None:
-            return
-        status = {"demand": msgspec.to_builtins(live.demand)}
-        if live.cold_start is not None:
-            status["coldStart"] = msgspec.to_builtins(live.cold_start)
+            return None
+        if isinstance(live, JoinedEndpoint) and self._group is not None:
+            return await self._write_joined(key, live, self._group)
+        await self._patch(key, _fields(live.demand, live.cold_start))
+        return None
+
+    async def _write_joined(self, key: Key, live: JoinedEndpoint, group: Group) -> float | None:
+        """
+        Write our report and, as the leader, the demand: it is decided, and written, on one version.
+        """
+        if not group.is_joined:
+            return _JOINING_SECONDS
+        report, demand = live.report(), live.demand_to_write()
+        status: Draft = {}
+        if report != live.last_report:
+            status["activators"] = {group.name: msgspec.to_builtins(report)}
+        if demand is not None:
+            status |= _fields(demand, live.cold_start)
+        if not status:
+            return None
+        try:
+            await self._patch(key, status, conditional=demand is not None)
+        except Conflict:
+            return _CONFLICT_SECONDS  # the watch brings the newer version
+        live.written(report, demand)
+        return None
+
+    async def _patch(self, key: Key, status: Draft, *, conditional: bool = False) -> None:
+        """Write to an Endpoint's status; `conditional`: if it is the one that we know."""
+        patch: Draft = {"status": status}
+        known = self._informer.get(*key) if conditional else None
+        if known is not None:
+            patch["metadata"] = {"resourceVersion": metadata_of(known)["resourceVersion"]}
         with suppress(NotFound):
-            await self._host.patch(
-                ENDPOINT, key[1], {"status": status}, key[0], subresource="status"
-            )
+            await self._host.patch(ENDPOINT, key[1], patch, key[0], subresource="status")
 
     # Requests.
 
@@ -156,6 +195,13 @@ class Activator:
             for live in oldest_first
             for rule in rules_of(live.endpoint.spec, _hosts(live.endpoint))
         )
+
+
+def _fields(demand: Demand, cold_start: ColdStart | None) -> Draft:
+    fields: Draft = {"demand": msgspec.to_builtins(demand)}
+    if cold_start is not None:
+        fields["coldStart"] = msgspec.to_builtins(cold_start)
+    return fields
 
 
 def _hosts(endpoint: Endpoint) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.activation.coldstart import cold_start
 from bidplane.core.activation.holds import HoldQueue
+from bidplane.core.activation.joining import Load
 from bidplane.core.activation.streams import StreamForm, form_of
 from bidplane.core.activation.traffic import (
     WakeBudget,
@@ -112,6 +113,14 @@ class LiveEndpoint:
     def is_open(self) -> bool:
         return bool(self._open)
 
+    @property
+    def _may_send(self) -> bool:
+        """False while no pod is to be used, whatever the host says."""
+        return True
+
+    def _loop_now(self) -> float:
+        return asyncio.get_running_loop().time()
+
     # What the host says.
 
     def update(self, endpoint: Endpoint) -> None:
@@ -125,7 +134,7 @@ class LiveEndpoint:
         answered = status.answers == self.demand.number and self.demand.awake
         backends = {
             (backend.address, backend.port): backend
-            for backend in (status.backends if answered else ())
+            for backend in (status.backends if answered and self._may_send else ())
             if backend.pod not in status.drain.pods
         }
         for address in [a for a in (*self._open, *self._probes) if a not in backends]:
@@ -286,17 +295,28 @@ class LiveEndpoint:
         if problem:
             request.answer(503, f"the service is asleep, and {problem}\n", _retry(30))
             return False
-        wait = self._budget.take(self._now())
+        wait = self._take_wake()
         if wait:
-            request.answer(
-                429,
-                f"the service is asleep, and was woken {self._budget.per_hour} times within an"
-                f" hour, as often as its Endpoint allows: try again in {wait} seconds\n",
-                _retry(wait),
-            )
+            self._refuse_wake(request, wait)
             return False
-        self.want(awake=True, reason="Request")
+        self._demand_wake()
         return True
+
+    def _take_wake(self) -> int:
+        """Take a wake of those that it may have; or return the seconds until there is one."""
+        return self._budget.take(self._now())
+
+    def _refuse_wake(self, request: ProxiedRequest, wait: int) -> None:
+        request.fail(
+            429,
+            f"the service is asleep, and was woken {self._budget.per_hour} times within an"
+            f" hour, as often as its Endpoint allows: try again in {wait} seconds\n",
+            _retry(wait),
+        )
+
+    def _demand_wake(self) -> None:
+        """Demand a wake for the requests that come."""
+        self.want(awake=True, reason="Request")
 
     def _show_page(self, request: ProxiedRequest, expected: int) -> None:
         waited = round(self._now() - self._since)
@@ -341,18 +361,21 @@ class LiveEndpoint:
 
     def want(self, *, awake: bool, reason: str) -> None:
         """Demand that the service is awake, or asleep; from then on no pod is used until then."""
-        now = self._now()
-        self._since, self._pod_at = now, 0.0
-        self.demand = Demand(
-            number=self.demand.number + 1,
-            awake=awake,
-            since=rfc3339(now),
-            reason=reason,
-            last_request=self._last_request(),
-        )
+        self._since, self._pod_at = self._now(), 0.0
+        self.demand = self._next_demand(awake=awake, reason=reason)
         self._sleep_asked = False
         self.stop()
         self._changed()
+
+    def _next_demand(self, *, awake: bool, reason: str) -> Demand:
+        return Demand(
+            number=self.demand.number + 1,
+            awake=awake,
+            since=rfc3339(self._now()),
+            reason=reason,
+            last_request=self._last_request(),
+            proposal=self.demand.proposal,
+        )
 
     def _last_request(self) -> str:
         return rfc3339(self._last_use) if self._was_used else self.demand.last_request
@@ -380,10 +403,14 @@ class LiveEndpoint:
         for request in self._unanswered.expired(self._in_flight, spec.response_seconds, loop_now):
             give_up(request, spec.response_seconds)
         self._beat(now)
+        self._decide(now, loop_now)
+
+    def _decide(self, now: float, loop_now: float) -> None:
+        """Let it sleep, or report the traffic, if it is time."""
         if self._is_idle(now, loop_now):
             self.want(awake=False, reason="Asked" if self._sleep_asked else "Idle")
         elif now - self._reported_at >= REPORT_SECONDS or asks_for_others(
-            spec, self.demand, self._loaded(self.demand)
+            self.endpoint.spec, self.demand, self._loaded(self.demand)
         ):
             self._reported_at = now
             self._report(loop_now)
@@ -446,10 +473,10 @@ class LiveEndpoint:
             or loop_now - request.backend.active_at < window
         )
 
-    def _loaded(self, demand: Demand) -> Demand:
-        """Return the demand with the load that it has now."""
+    def _loaded(self, report: Load) -> Load:
+        """Return a demand, or an activator's report, with the load that there is now."""
         concurrency = len(self._in_flight) + len(self.holds)
-        loaded = self._load.fill(demand, concurrency, now=self._now())
+        loaded = self._load.fill(report, concurrency, now=self._now())
         used, busy = set(self._open.values()), set(self._in_flight.values())
         return follow_drain(loaded, self.status, used, busy)
 

@@ -8,8 +8,9 @@ from collections.abc import Collection
 
 import msgspec
 
-from bidplane.api.endpoint import Demand, EndpointSpec, EndpointStatus
+from bidplane.api.endpoint import EndpointSpec, EndpointStatus
 from bidplane.core.activation import scaling
+from bidplane.core.activation.joining import Load
 from bidplane.http.proxy.pool import Address
 
 
@@ -33,18 +34,18 @@ class LoadMeter:
         if self._window is not None:
             self._window.add(now)
 
-    def fill(self, demand: Demand, concurrency: int, *, now: float) -> Demand:
-        """Return the demand with the load."""
+    def fill(self, report: Load, concurrency: int, *, now: float) -> Load:
+        """Return a demand, or an activator's report, with the load."""
         window = self._window
         return msgspec.structs.replace(
-            demand,
+            report,
             concurrency=concurrency,
             recent=window.total(now) if window is not None else 0,
             whole_window=window is not None and window.is_whole(now),
         )
 
 
-def asks_for_others(spec: EndpointSpec, reported: Demand, current: Demand) -> bool:
+def asks_for_others(spec: EndpointSpec, reported: Load, current: Load) -> bool:
     """Tell if a load is to be reported at once: it needs other replicas, or a pod is free."""
     if current.drained != reported.drained or current.free_pods != reported.free_pods:
         return True
@@ -55,16 +56,16 @@ def asks_for_others(spec: EndpointSpec, reported: Demand, current: Demand) -> bo
 
 
 def follow_drain(
-    demand: Demand, status: EndpointStatus, used: Collection[str], busy: Collection[Address]
-) -> Demand:
+    report: Load, status: EndpointStatus, used: Collection[str], busy: Collection[Address]
+) -> Load:
     """
-    Return the demand with the pods of the drain that serve nothing any more.
+    Return a demand, or an activator's report, with the pods of the drain that serve nothing now.
 
     `used` are the names of pods that get requests, `busy` the addresses of those in flight.
     """
     drain = status.drain
     if not drain.number or any(pod in drain.pods for pod in used):
-        return demand  # none, or not followed yet
+        return report  # none, or not followed yet
     working = {b.pod for b in status.backends if (b.address, b.port) in busy}
     free = tuple(pod for pod in drain.pods if pod not in working)
-    return msgspec.structs.replace(demand, drained=drain.number, free_pods=free)
+    return msgspec.structs.replace(report, drained=drain.number, free_pods=free)

@@ -218,6 +218,26 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     whole_window: bool = False  # that window was observed from its beginning
     drained: int = 0  # the number of the last drain that it followed
     free_pods: tuple[str, ...] = ()  # those of that drain that serve nothing any more
+    proposal: int = 0  # counts the proposals to sleep, where there are several activators
+    proposes: str = ""  # the reason of the one that is open; "" if none is
+    next_wake: str = ""  # no request may wake it before
+
+
+class ActivatorReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The traffic of one activator, where there are several; by that one alone."""
+
+    life: str = ""  # of its process: another one remembers nothing
+    last_request: str = ""
+    holds: int = 0
+    in_flight: int = 0
+    wakes: int = 0  # the number of the sleeping demand that its requests may end; 0 is none
+    answers: int = 0  # the last proposal that it answered
+    agrees: bool = False  # to that one: it sends nothing any more
+    concurrency: int = 0
+    recent: int = 0
+    whole_window: bool = False
+    drained: int = 0
+    free_pods: tuple[str, ...] = ()
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -261,4 +281,5 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     drain: Drain = Drain()
     milestones: Milestones = Milestones()
     demand: Demand | None = None
+    activators: dict[str, ActivatorReport] = {}  # by name, where there are several
     cold_start: ColdStart | None = None

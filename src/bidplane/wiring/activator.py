@@ -10,6 +10,7 @@ from pathlib import Path
 import structlog
 
 from bidplane.activator.activator import Activator
+from bidplane.activator.members import Membership
 from bidplane.http.proxy.certificates import CertificateFolder
 from bidplane.http.proxy.pool import BackendPool
 from bidplane.http.proxy.server import ProxyServer, Site
@@ -37,7 +38,10 @@ async def run_activator(
     address = installation.address()
     client = host_client(installation, user=f"bidplane-{name}", clock=clock)
     pool = BackendPool()
-    activator = Activator(client, pool, clock=clock)
+    group: Membership | None = None
+    if address.activators > 1:
+        group = Membership(client, name, address.activators, clock=clock)
+    activator = Activator(client, pool, clock=clock, group=group)
     server = ProxyServer(Site(activator.dispatch), pool)
     certificates = CertificateFolder(Path(address.tls_folder)) if tls_listener is not None else None
 
@@ -49,12 +53,15 @@ async def run_activator(
     health.add("endpoints", lambda: "" if activator.is_synced else "they are not known yet")
     try:
         await server.start(listener)
-        async with asyncio.TaskGroup() as group:
-            group.create_task(beat(health))
-            group.create_task(activator.run())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(beat(health))
+            tasks.create_task(activator.run())
+            if group is not None:
+                group.changed = activator.tick
+                tasks.create_task(group.run())
             if certificates is not None and tls_listener is not None:
                 await server.start(tls_listener, certificates.context)
-                group.create_task(_renew(certificates, clock))
+                tasks.create_task(_renew(certificates, clock))
     finally:
         await server.close()
         await client.close()

@@ -247,7 +247,7 @@ class EndpointController:
             await plane.client.patch(ENDPOINT_SLICE, name, desired, namespace)
 
     async def _write_status(self, endpoint: Endpoint, status: EndpointStatus) -> None:
-        """Write our part; `demand` and `coldStart` are the activator's."""
+        """Write our part; `demand`, `activators` and `coldStart` are the activators'."""
         await self._host.client.patch(
             ENDPOINT,
             endpoint.name,
@@ -336,4 +336,4 @@ def is_unanswered(endpoint: Endpoint) -> bool:
 def _own_part(status: EndpointStatus) -> Draft:
     """Return the fields of a status that this controller writes."""
     fields: Draft = msgspec.to_builtins(status)
-    return {key: fields[key] for key in fields if key not in ("demand", "coldStart")}
+    return {key: fields[key] for key in fields if key not in ("demand", "coldStart", "activators")}
