@@ -163,9 +163,9 @@ class Activator:
     async def _patch(self, key: Key, status: Draft, *, conditional: bool = False) -> None:
         """Write to an Endpoint's status; `conditional`: if it is the one that we know."""
         patch: Draft = {"status": status}
-        known = self._informer.get(*key) if conditional else None
-        if known is not None:
-            patch["metadata"] = {"resourceVersion": metadata_of(known)["resourceVersion"]}
+        cached = self._informer.get(*key) if conditional else None
+        if cached is not None:
+            patch["metadata"] = {"resourceVersion": metadata_of(cached)["resourceVersion"]}
         with suppress(NotFound):
             await self._host.patch(ENDPOINT, key[1], patch, key[0], subresource="status")
 

@@ -189,12 +189,12 @@ class JoinedEndpoint(LiveEndpoint):
         if not self.demand.proposes or self._voted == self.demand.proposal:
             return
         self._voted = self.demand.proposal
-        asked = self.demand.proposes == _ASKED
+        by_person = self.demand.proposes == _ASKED
         self._agreed = joining.may_sleep(
             holds=len(self.holds),
-            in_flight=self._used_in_flight(self._loop_now(), 0 if asked else self._window),
+            in_flight=self._used_in_flight(self._loop_now(), 0 if by_person else self._window),
             idle_seconds=self._now() - self._last_use,
-            window=0 if asked else self._window,
+            window=0 if by_person else self._window,
         )
         if self._agreed:
             self.stop()
@@ -266,10 +266,12 @@ class JoinedEndpoint(LiveEndpoint):
         self._changed()
 
     def _decide(self, now: float, loop_now: float) -> None:
-        report, told = self.report(), self._written
-        due = now - self._reported_at >= REPORT_SECONDS and report != told
-        ended = (told.in_flight and not report.in_flight) or (told.holds and not report.holds)
-        if due or ended or asks_for_others(self.endpoint.spec, told, report):
+        report, previous = self.report(), self._written
+        due = now - self._reported_at >= REPORT_SECONDS and report != previous
+        ended = (previous.in_flight and not report.in_flight) or (
+            previous.holds and not report.holds
+        )
+        if due or ended or asks_for_others(self.endpoint.spec, previous, report):
             self._reported_at = now
             self._changed()
         if self._group.leads:

@@ -129,11 +129,11 @@ class Membership:
                 continue
             names.add(name)
             renewed = str(spec_of(lease).get("renewTime", ""))
-            known = self._leases.get(name)
-            if known is None or (known.life, known.renewed) != (life, renewed):
+            renewals = self._leases.get(name)
+            if renewals is None or (renewals.life, renewals.renewed) != (life, renewed):
                 self._leases[name] = _Renewals(life, renewed)
             else:
-                known.missed += 1
+                renewals.missed += 1
         for name in self._leases.keys() - names:  # it took its Lease away
             del self._leases[name]
 
