@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from bidplane.activator.endpoints import LiveEndpoint, Upstream
-from bidplane.activator.joined import Group, JoinedEndpoint
+from bidplane.activator.joined import ActivatorGroup, JoinedEndpoint
 from bidplane.api import labels
 from bidplane.api.endpoint import ColdStart, Demand
 from bidplane.api.kinds import ENDPOINT, Draft
@@ -41,7 +41,7 @@ class Activator:
     """Dispatches requests to Endpoints, and writes what they demand."""
 
     def __init__(
-        self, host: KubeClient, pool: Upstream, *, clock: Clock, group: Group | None = None
+        self, host: KubeClient, pool: Upstream, *, clock: Clock, group: ActivatorGroup | None = None
     ) -> None:
         """`group`: other activators serve the same Endpoints; None: there are none."""
         self._host, self._pool, self._clock, self._group = host, pool, clock, group
@@ -139,7 +139,9 @@ class Activator:
         await self._patch(key, _fields(live.demand, live.cold_start))
         return None
 
-    async def _write_joined(self, key: Key, live: JoinedEndpoint, group: Group) -> float | None:
+    async def _write_joined(
+        self, key: Key, live: JoinedEndpoint, group: ActivatorGroup
+    ) -> float | None:
         """
         Write our report and, as the leader, the demand: it is decided, and written, on one version.
         """

@@ -27,7 +27,7 @@ from bidplane.http.proxy.request import ProxiedRequest
 _ASKED = "Asked"
 
 
-class Group(Protocol):
+class ActivatorGroup(Protocol):
     """The activators, of which this is one."""
 
     @property
@@ -38,7 +38,7 @@ class Group(Protocol):
 
     @property
     def life(self) -> str:
-        """What tells this process from an earlier one of its name."""
+        """An identifier of this process; an earlier one of its name had another."""
         ...
 
     @property
@@ -63,7 +63,7 @@ class JoinedEndpoint(LiveEndpoint):
         self,
         endpoint: Endpoint,
         pool: Upstream,
-        group: Group,
+        group: ActivatorGroup,
         *,
         now: Callable[[], float],
         changed: Callable[[], None],

@@ -33,7 +33,7 @@ def passed(
 
     `addresses` are those of the pods that have one.
     """
-    known = previous if previous.number == number else Milestones(number=number)
+    milestones = previous if previous.number == number else Milestones(number=number)
     is_bound = any(pod.node_name for pod in pods)
     has_address = any(addresses.get(pod.name) for pod in pods)
     reached = {
@@ -44,7 +44,8 @@ def passed(
     time = rfc3339_micro(now)
     new = {name: time for name, is_reached in reached.items() if is_reached}
     return msgspec.structs.replace(
-        known, **{name: time for name, time in new.items() if not getattr(known, name)}
+        milestones,
+        **{name: time for name, time in new.items() if not getattr(milestones, name)},
     )
 
 
