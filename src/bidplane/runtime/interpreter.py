@@ -17,6 +17,11 @@ _SWITCH_SECONDS = 0.0005
 
 def tune() -> None:
     """Set garbage collection, thread switching and SQLite for a long-lived process."""
-    gc.set_threshold(*_COLLECT_AFTER)
+    collect_rarely()
     sys.setswitchinterval(_SWITCH_SECONDS)
     sqlite.limit_connection_memory()
+
+
+def collect_rarely() -> None:
+    """Collect garbage as rarely as in a long-lived process."""
+    gc.set_threshold(*_COLLECT_AFTER)

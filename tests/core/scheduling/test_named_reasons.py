@@ -8,8 +8,10 @@ import pytest
 
 from bidplane.api import labels
 from bidplane.api.agent import Strategy
+from bidplane.core.hosting.translation import host_name
 from bidplane.core.scheduling import Explain, Operation, PlaneSnapshot, plan
 from bidplane.core.scheduling.podclaims import Devices
+from core.structs import as_bid, as_lease
 
 Json = dict[str, Any]
 NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
@@ -31,11 +33,9 @@ def pod(name: str = "train", gpus: int = 1, **spec: Any) -> Json:
 
 
 def plan_for(*pods: Json, devices: Devices | None = None, **settings: Any) -> list[Operation]:
+    settings = {"bids": [], "leases": [], "nodes": [], **settings}
     snapshot = PlaneSnapshot(
         pods=list(pods),
-        bids=[],
-        leases=[],
-        nodes=[],
         max_price="1.00",
         now=NOW,
         devices=devices or Devices(),
@@ -118,3 +118,51 @@ def test_a_pod_whose_claim_has_devices_on_a_node_it_cannot_use_is_told_the_node(
     reason, message = explanation(plan_for(claiming("train"), devices=devices))
     assert reason == "ClaimElsewhere"
     assert "lease-9" in message
+
+
+@pytest.mark.parametrize(("phase", "reason"), [("Waiting", "Outbid"), ("Won", "ClaimDoesNotFit")])
+def test_a_pod_beside_a_lease_too_small_for_its_claim_waits_for_its_bid(
+    phase: str, reason: str
+) -> None:
+    """Only when its bid has won can the devices be the wrong ones."""
+    mine = as_bid(
+        {
+            "metadata": {"name": "train", "labels": {labels.POD_UID: "uid-of-train"}},
+            "spec": {"gpus": 2},
+            "status": {"phase": phase, "reason": "Outbid", "message": "outbid"},
+        }
+    )
+    by_hand = as_bid(
+        {
+            "metadata": {"name": "hand"},
+            "spec": {"gpus": 1},
+            "status": {"phase": "Won", "reason": "Won", "message": ""},
+        }
+    )
+    lease = as_lease(
+        {
+            "metadata": {"name": "lease-1"},
+            "spec": {"bid": {"name": host_name("default", "hand")}, "node": "n1"},
+            "status": {"phase": "Active"},
+        }
+    )
+    one_gpu = {
+        "metadata": {"name": "slice"},
+        "spec": {
+            "driver": "gpu.bidplane.dev",
+            "nodeName": "lease-1",
+            "pool": {"name": "lease-1", "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "gpu-0"}],
+        },
+    }
+    both = claim()
+    both["spec"]["devices"]["requests"][0]["exactly"]["count"] = 2
+    gpu_class = {"metadata": {"name": "gpu.bidplane.dev"}, "spec": {}}
+    operations = plan_for(
+        claiming("train"),
+        bids=[mine, by_hand],
+        leases=[lease],
+        nodes=[{"metadata": {"name": "lease-1"}, "spec": {}}],
+        devices=Devices(claims=[both], slices=[one_gpu], classes=[gpu_class]),
+    )
+    assert explanation(operations)[0] == reason

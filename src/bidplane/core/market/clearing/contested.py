@@ -145,8 +145,9 @@ class Contested(Clearing):
     @property
     def _is_small(self) -> bool:
         """Return whether prices are tried too: with a group that forms later, some win for less."""
-        groups = any(attempt.waiting_count for attempt in self._course.tries)
-        return groups and len(self._bids) <= TRIED_MOST
+        return len(self._bids) <= TRIED_MOST and any(
+            attempt.waiting_count for attempt in self._course.tries
+        )
 
     def _without(self, outsider: Contestant, siblings: frozenset[str]) -> list[Contestant]:
         return [bid for bid in self._bids if bid.id != outsider.id and bid.id not in siblings]
