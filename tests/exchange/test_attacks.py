@@ -318,3 +318,14 @@ def test_who_has_won_never_ranks_lower_than_it_won_with(
     """No flip: the same price, and at least the weight its bid had."""
     gained = preemption.age(waited)
     assert preemption.incumbent_weight(notice, restart, gained) >= ONE + gained
+
+
+def test_a_tie_is_the_time_of_the_bid_and_fits_64_bits(market: Market) -> None:
+    """Within a second a hash decides. The columns count ties in 64 bits, until the year 2106."""
+    last = 2**32 - 2
+    times = [0, 1, last - 1, last]
+    market.change(bids=tuple(bid(f"b{n}", "chat", 1, PRICE, created=n) for n in times))
+    ties = {ask.id: ask.tie for ask in market.engine_input().asks}
+    in_order = [ties[f"b{n}"] for n in times]
+    assert in_order == sorted(in_order)
+    assert in_order[-1] < 2**64

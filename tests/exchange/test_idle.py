@@ -115,7 +115,7 @@ def test_no_pod_for_a_whole_window_is_idle_unless_the_gpus_say_otherwise(taken: 
     assert taken.lease("run").idle_since == 0
     taken.round(after=1, used=frozenset(left))
     assert taken.lease("run").idle_since == 0, "a program may use it where no pod is"
-    taken.round(used=frozenset())
+    taken.round(after=0, used=frozenset())  # the window is over, to the millisecond
     assert taken.lease("run").idle_since == left[lease_id("run")]
     taken.round(unused={})
     assert taken.lease("run").idle_since == 0

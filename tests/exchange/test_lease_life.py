@@ -275,3 +275,17 @@ def test_only_the_alternative_that_won_is_raised(market: Market) -> None:
     market.claim("b1")
     market.round(bids=(made,))
     assert market.lease("b1").max_price == PRICE
+
+
+def test_a_hold_is_renewed_when_it_covers_less_than_a_notice_and_not_before(
+    market: Market,
+) -> None:
+    """60 s are held; a notice of 30 s and one late round must stay covered, 32 s."""
+    market.change(pools=(pool(floor=PRICE),), agents=(agent("trainer", refill=1000),))
+    market.round(bid("b1", "trainer", 4, PRICE))
+    market.claim("b1")
+    held = []
+    for _ in range(29):
+        market.round()
+        held.append(market.lease("b1").holds)
+    assert held[27] == held[0] < held[28]

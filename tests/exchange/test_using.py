@@ -115,3 +115,14 @@ def test_a_mig_instance_is_told_apart_by_its_number() -> None:
     assert idle(parts, counters, claims) == ({"a"}, {"b"})
     # A driver that does not say which it made is not asked about another's.
     assert idle(parts, counters, [claim("a", 0, None), claims[1]])[0] == set()
+
+
+def test_claims_that_say_nothing_of_a_lease_or_of_our_devices_are_passed_over() -> None:
+    nobodys = claim("a", 0, 7)
+    nobodys["metadata"]["labels"] = {}
+    others = claim("a", 0, 7)
+    others["status"]["devices"][0]["device"] = "of-another-driver"
+    unmade = claim("a", 0, None)
+    counters = [told(None, "7", 0.0)]
+    assert idle([lease("a", "1g.10gb", (0,))], counters, [nobodys, others, unmade])[0] == set()
+    assert idle([lease("a", "1g.10gb", (0,))], counters, [claim("a", 0, 7)])[0] == {"a"}

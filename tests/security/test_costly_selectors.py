@@ -13,7 +13,7 @@ import pytest
 
 from bidplane.exchange.service import Exchange
 from bidplane.exchange.workers import selectors
-from bidplane.exchange.workers.selectors import SELECTORS_MOST, Selectors
+from bidplane.exchange.workers.selectors import Selectors
 from bidplane.runtime.identity.credentials import Tokens
 from exchange.stage import Stage, play
 
@@ -135,11 +135,11 @@ def test_agents_take_turns_at_the_worker(tmp_path: Path) -> None:
 
 def test_an_agent_has_so_many_selectors_and_no_more(tmp_path: Path) -> None:
     async def story(stage: Any) -> None:
-        for n in range(SELECTORS_MOST + 1):
+        for n in range(33):
             stage.clock.time += 1
             stage.bid("chat", f"s-{n:02}", 1, "5.00", selector=f"{n} < 99")
         await stage.second()
-        reasons = [stage.status("chat", f"s-{n:02}")["reason"] for n in range(SELECTORS_MOST + 1)]
+        reasons = [stage.status("chat", f"s-{n:02}")["reason"] for n in range(33)]
         assert reasons.count("TooManySelectors") == 1
         await stage.evaluated()
 

@@ -70,7 +70,9 @@ def status(planned: WorkloadPlan) -> Json:
 @pytest.mark.parametrize(("seconds", "replaced"), [(9.0, 0), (10.0, 1), (11.0, 1)])
 def test_a_pod_that_failed_is_replaced_ten_seconds_later(seconds: float, replaced: int) -> None:
     failed = ended_pod(1, "Failed")
-    assert created(plan(job(), [failed], now=NOW + seconds)) == replaced
+    planned = plan(job(), [failed], now=NOW + seconds)
+    assert created(planned) == replaced
+    assert planned.again == (None if replaced else 10.0 - seconds)
 
 
 @pytest.mark.parametrize(("index", "completed"), [(0, "0"), (2, "2"), (3, None)])
