@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from bidplane.core.workloads.endpointslices import endpoint
+from bidplane.core.workloads.endpointslices import endpoint, plan
+from bidplane.core.workloads.plan import CreateObject, Delete, Operation
 
 Json = dict[str, Any]
 
@@ -55,3 +56,25 @@ def test_its_conditions(
     entry = endpoint(of, pod(ready=ready, deleted=deleted, nodeName="n"), "10.0.0.1")
     assert tuple(entry["conditions"].values()) == conditions
     assert entry["nodeName"] == "n"
+
+
+def test_a_slice_is_used_again_and_a_surplus_one_is_deleted() -> None:
+    web = service(selector={"app": "web"}, ports=[{"port": 80}])
+    web["metadata"]["uid"] = "s1"
+    member = pod(nodeName="n")
+    member["metadata"]["labels"] = {"app": "web"}
+    member["status"] |= {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "phase": "Running"}
+
+    def planned(*slices: Json) -> list[Operation]:
+        return plan(web, [member], list(slices), {"n"}).operations
+
+    (create,) = planned()
+    assert isinstance(create, CreateObject)
+    owner = {"controller": True, "uid": "s1", "kind": "Service", "name": "web"}
+    first: Json = dict(create.obj)
+    first["metadata"] = {**first["metadata"], "name": "web-a", "ownerReferences": [owner]}
+    assert planned(first) == []
+    second = {**first, "metadata": {**first["metadata"], "name": "web-b"}}
+    (delete,) = planned(first, second)
+    assert isinstance(delete, Delete)
+    assert delete.obj["metadata"]["name"] == "web-b"
