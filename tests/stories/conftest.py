@@ -38,12 +38,12 @@ class Installation:
         self._process: subprocess.Popen[str] | None = None
         (folder / "fleet.yaml").write_text(FLEET)
 
-    def up(self, *, port: int | None = 0, more: Sequence[str] = ()) -> None:
-        """`port`: None leaves it to the installation."""
-        fleet = str(self.folder / "fleet.yaml")
+    def up(self, *, port: int | None = 0, more: Sequence[str] = (), own_fleet: bool = True) -> None:
+        """`port`: None leaves it to the installation; so does `own_fleet` the fleet."""
+        fleet = ["--fleet", str(self.folder / "fleet.yaml")] if own_fleet else []
         listening = ["--port", str(port)] if port is not None else []
         self._process = subprocess.Popen(
-            [*self._command("up"), *listening, "--fleet", fleet, *more],
+            [*self._command("up"), *listening, *fleet, *more],
             cwd=self.folder,
             env=self._environment,
             stdout=subprocess.PIPE,

@@ -64,8 +64,10 @@ class Site:
         self, name: str, path: str = "/", body: Any = None, **headers: str
     ) -> tuple[int, bytes, Any]:
         data = json.dumps(body).encode() if body is not None else None
-        headers = {"Host": f"{name}.{AGENT}.localhost", "Content-Type": "application/json"} | {
-            key.replace("_", "-"): value for key, value in headers.items()
+        headers = {
+            "Host": f"{name}.{AGENT}.localhost",
+            "Content-Type": "application/json",
+            **headers,
         }
         request = urllib.request.Request(f"{self.url}{path}", data=data, headers=headers)
         try:
@@ -208,3 +210,25 @@ def test_a_render_ui_written_for_keda_waits_for_its_weights(site: Site) -> None:
     assert endpoint["spec"]["idleSeconds"] == 1800
     site.installation.kubectl(AGENT, "delete", "-f", example)
     site.until(lambda: site.ask("render-ui")[0] == 404)
+
+
+def test_the_examples_service_sleeps_wakes_and_sleeps(tmp_path: Path, kubectl: Path) -> None:
+    installation = Installation(tmp_path, str(kubectl))
+    installation.up(more=["--example"], own_fleet=False)
+    try:
+        example = Site(installation, tmp_path)
+        host = {"Host": "hello.chat.localhost"}
+
+        def is_asleep() -> bool:
+            return "Asleep" in installation.bidplane("endpoint", "list")
+
+        example.until(is_asleep)
+        code, body, headers = example.ask("hello", **host)
+        assert (code, headers["X-KEDA-HTTP-Cold-Start"]) == (200, "true"), body
+        assert b"GPU-here-0" in body
+        installation.bidplane("endpoint", "sleep", "chat/hello")
+        example.until(is_asleep)
+    finally:
+        machine = msgspec.json.decode((installation.data / "machine.json").read_bytes())
+        installation.close()
+        shutil.rmtree(machine["state"])

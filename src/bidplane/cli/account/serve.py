@@ -42,6 +42,7 @@ def serve(
     max_replicas: int = 1,
     target_concurrency: int = 0,
     max_price: str = "",
+    pool: str = "",
     env: Annotated[tuple[str, ...], Parameter(negative="")] = (),
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     kubeconfig: Kubeconfig = None,
@@ -76,6 +77,7 @@ def serve(
         max_replicas: Replicas at most, by traffic.
         target_concurrency: Requests in flight for each replica.
         max_price: The most to pay, in credits per GPU-hour.
+        pool: The pool to buy from; else the exchange chooses.
         env: NAME=VALUE for the server; may be given more than once.
         dry_run: Print the objects as YAML, and apply nothing.
     """
@@ -94,6 +96,7 @@ def serve(
         hosts=host,
         models=models,
         max_price=max_price,
+        pool=pool,
         env=_environment(env),
         arguments=arguments,
     )
@@ -117,11 +120,11 @@ def _environment(pairs: tuple[str, ...]) -> dict[str, str]:
 async def _apply(pairs: list[tuple[Kind, Draft]], kubeconfig: Path | None) -> None:
     async with AsyncClient(kubeconfig=kubeconfig) as client:
         for kind, manifest in pairs:
-            await _apply_one(client.kube, kind, manifest, client.namespace)
+            await apply_object(client.kube, kind, manifest, client.namespace)
             console.print(f"{kind.kind} {manifest['metadata']['name']}", markup=False)
 
 
-async def _apply_one(kube: KubeClient, kind: Kind, manifest: Draft, namespace: str) -> None:
+async def apply_object(kube: KubeClient, kind: Kind, manifest: Draft, namespace: str) -> None:
     """Create an object, or change it to what it would be."""
     name = manifest["metadata"]["name"]
     try:

@@ -23,6 +23,7 @@ from bidplane.cli.gate.flying import PilotMode, drift_from, keep_piloting
 from bidplane.cli.operate.process import HOSTS
 from bidplane.cli.operate.readiness import wait_ready
 from bidplane.cli.operate.services import FIRST, ServiceListeners, ServiceOptions
+from bidplane.cli.story import service as example_service
 from bidplane.cli.story.day import AGENTS
 from bidplane.cli.story.example import keep_trading
 from bidplane.core.activation.claims import DEFAULT_DOMAIN
@@ -113,10 +114,15 @@ def up(
     if desired is not None and pilot is None:
         raise UserError("--desired: the pilot compares with it, so give --pilot propose, too")
     drift_from(desired)
+    here = None
+    if example and runtime == "simulated" and fleet is None:
+        here = example_service.prepare(target, DEFAULT_FLEET)
+    if here is not None:
+        runtime, machine, images = "process", example_service.NODE, here.images
     running = Running(
         target,
         port=port,
-        fleet=fleet,
+        fleet=here.fleet if here is not None else fleet,
         encryption=encryption_config,
         domain=domain,
         services=services,
@@ -125,7 +131,7 @@ def up(
     running.use_machine(machine, machine_options if runtime == "process" else None)
     beside: list[Callable[[], Coroutine[None, None, None]]] = []
     if example:
-        beside.append(lambda: keep_trading(target))
+        beside.append(lambda: keep_trading(target, with_service=here is not None))
     if pilot is not None:
         beside.append(lambda: keep_piloting(target, mode=pilot, desired=desired))
     asyncio.run(_foreground(running, example=example, beside=beside))
@@ -181,6 +187,10 @@ class Running:
         target.tokens()
         self.url = f"https://{_LOOPBACK}:{_port(server)}"
         self.exchange_url = f"https://{_LOOPBACK}:{_port(self._listeners['exchange'][0])}"
+
+    @property
+    def services_url(self) -> str:
+        return self._services.url
 
     @property
     def services_at(self) -> str:
@@ -350,11 +360,15 @@ def _nodes(running: Running) -> str:
 
 
 def _greet(running: Running, *, example: bool) -> None:
+    machine = running.installation.machine()
+    with_service = example and machine is not None and machine["name"] == example_service.NODE
     name = command_name()
     fleet = running.fleet
     gpus = sum(len(domain) for node in fleet.nodes for domain in node.link_domains())
     names = [agent.name for agent in AGENTS]
     data = f" --data {running.installation.folder}" if "--data" in sys.argv else ""
+    host = f"{example_service.NAME}.{example_service.AGENT}.{running.domain}"
+    wakes = f"  curl {running.services_url.replace(_LOOPBACK, host)}/   # wakes a service\n"
     console.print(
         f"Bidplane is up at [bold]{running.url}[/bold]\n"
         f"  fleet  {_nodes(running)}, {gpus} GPUs\n"
@@ -365,7 +379,7 @@ def _greet(running: Running, *, example: bool) -> None:
         "Try, in another terminal:\n"
         f"  {name} agent create mine --priority 1 --refill 100{data}\n"
         "  kubectl --kubeconfig mine.kubeconfig apply -f examples/pod.yaml\n"
-        f"  {name} market watch{data}\n\n"
+        f"  {name} market watch{data}\n" + (wakes if with_service else "") + "\n"
         "Ctrl-C stops it.",
         soft_wrap=True,
     )

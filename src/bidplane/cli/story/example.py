@@ -11,7 +11,7 @@ import itertools
 
 from bidplane.api.kinds import POD
 from bidplane.api.objects import phase_of
-from bidplane.cli.story import day
+from bidplane.cli.story import day, service
 from bidplane.cli.story.agents import NAMESPACE, AgentWork, DemoAgents, InstallationEnvironment
 from bidplane.errors import AlreadyExists, ApiError
 from bidplane.runtime.installation import Installation
@@ -21,12 +21,14 @@ _MOST = 20  # unfinished pods of an agent, so that they do not pile up on a busy
 _RETRY_SECONDS = 2.0
 
 
-async def keep_trading(target: Installation) -> None:
-    """Play day after day until cancelled."""
+async def keep_trading(target: Installation, *, with_service: bool = False) -> None:
+    """Play day after day until cancelled; `with_service`: this machine runs the example's page."""
     agents = DemoAgents(InstallationEnvironment(target))
     try:
         for demo_agent in day.AGENTS:
             await agents.create(demo_agent)
+        if with_service:
+            await service.create(agents.client(service.AGENT), NAMESPACE)
         for number in itertools.count(1):
             await play_day(agents, number, HOUR_SECONDS)
     finally:

@@ -47,6 +47,7 @@ class ServiceRequest(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     models: str = "models"  # the volume claim with the models; "" is none
     max_price: str = ""
+    pool: str = ""
     env: Mapping[str, str] = {}
     arguments: tuple[str, ...] = ()
 
@@ -123,8 +124,9 @@ def _claim_template(request: ServiceRequest, name: str) -> Draft:
 
 def _deployment(request: ServiceRequest, name: str) -> Draft:
     template: Draft = {"metadata": {"labels": {"app": name}}, "spec": _pod(request, name)}
-    if request.max_price:
-        template["metadata"]["annotations"] = {labels.MAX_PRICE: request.max_price}
+    notes = {labels.MAX_PRICE: request.max_price, labels.POOL: request.pool}
+    if any(notes.values()):
+        template["metadata"]["annotations"] = {key: text for key, text in notes.items() if text}
     spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
     return {**_head(DEPLOYMENT, name), "spec": spec}
 
@@ -158,6 +160,8 @@ def _container(request: ServiceRequest) -> Draft:
         request.engine, request.model, port=port, gpus=request.gpus, more=request.arguments
     )
     variables = {**engines.environment(request.engine, request.model), **request.env}
+    if not request.models:
+        variables.pop("MODEL", None)
     if "PORT" in variables:
         variables["PORT"] = variables["PORT"] or str(port)
     env: list[Draft] = [
