@@ -268,6 +268,13 @@ def test_a_missing_target_is_named_and_then_found(stories):
         ({"headers": [{"name": "a b"}]}, "headers"),
         ({"wake": {"perHour": 0}}, "perHour"),
         ({"maxHeld": 0}, "maxHeld"),
+        ({"replicas": 3, "maxReplicas": 2, "targetConcurrency": 1}, "maxReplicas"),
+        ({"maxReplicas": 2}, "needs a target"),
+        ({"maxReplicas": 2, "targetConcurrency": 1, "warmPath": "direct"}, "not counted"),
+        ({"targetRate": {"perSecond": 0}}, "perSecond"),
+        ({"targetRate": {"perSecond": 1, "granularitySeconds": 90}}, "granularitySeconds"),
+        ({"wake": {"auth": {"key": "token"}}}, "secret"),
+        ({"routes": [{"hosts": ["*"]}]}, "hosts"),
     ],
 )
 def test_bad_input_is_refused_with_its_field(stories, spec, part):

@@ -212,7 +212,7 @@ def test_a_render_ui_written_for_keda_waits_for_its_weights(site: Site) -> None:
     site.until(lambda: site.ask("render-ui")[0] == 404)
 
 
-def test_the_examples_service_sleeps_wakes_and_sleeps(tmp_path: Path, kubectl: Path) -> None:
+def test_the_examples_service_sleeps_and_wakes(tmp_path: Path, kubectl: Path) -> None:
     installation = Installation(tmp_path, str(kubectl))
     installation.up(more=["--example"], own_fleet=False)
     try:
@@ -226,8 +226,6 @@ def test_the_examples_service_sleeps_wakes_and_sleeps(tmp_path: Path, kubectl: P
         code, body, headers = example.ask("hello", **host)
         assert (code, headers["X-KEDA-HTTP-Cold-Start"]) == (200, "true"), body
         assert b"GPU-here-0" in body
-        installation.bidplane("endpoint", "sleep", "chat/hello")
-        example.until(is_asleep)
     finally:
         machine = msgspec.json.decode((installation.data / "machine.json").read_bytes())
         installation.close()

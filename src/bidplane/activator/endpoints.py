@@ -27,6 +27,7 @@ from bidplane.api.endpoint import (
 )
 from bidplane.api.reading import Endpoint
 from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.activation import wakeauth
 from bidplane.core.activation.coldstart import cold_start
 from bidplane.core.activation.holds import HoldQueue
 from bidplane.core.activation.joining import Load
@@ -295,12 +296,26 @@ class LiveEndpoint:
         if problem:
             request.answer(503, f"the service is asleep, and {problem}\n", _retry(30))
             return False
+        if refusal := self._token_refusal(request):
+            challenge = (b"WWW-Authenticate", b"Bearer")
+            request.answer(401, f"the service is asleep, and {refusal}\n", [*_STATE, challenge])
+            return False
         wait = self._take_wake()
         if wait:
             self._refuse_wake(request, wait)
             return False
         self._demand_wake()
         return True
+
+    def _token_refusal(self, request: ProxiedRequest) -> str:
+        """Return why a request's token does not wake the service; "" if it does."""
+        rules = self.endpoint.spec.wake
+        if rules.auth is None:
+            return ""
+        token = wakeauth.token_of(
+            request.head.header(b"authorization"), request.head.header(wakeauth.HEADER)
+        )
+        return wakeauth.refusal(rules, self.endpoint.uid, self.status.wake_digest, token)
 
     def _take_wake(self) -> int:
         """Take a wake of those that it may have; or return the seconds until there is one."""

@@ -94,6 +94,15 @@ class Placeholder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     headers: dict[HeaderName, PlainText] = {}
 
 
+class WakeAuth(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """A Secret of the Endpoint's namespace with the token that a request needs to wake it."""
+
+    secret: Annotated[str, msgspec.Meta(extra_json_schema=_NAME)]
+    key: Annotated[
+        str, msgspec.Meta(extra_json_schema={"pattern": "^[-._a-zA-Z0-9]+$", "maxLength": 253})
+    ] = "token"
+
+
 class WakeRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The requests that may wake the service, and how often. HEAD and OPTIONS never do."""
 
@@ -107,6 +116,7 @@ class WakeRules(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     # Prefixes of paths; none is every path but those of known probes and scanners.
     paths: Annotated[tuple[Path, ...], msgspec.Meta(max_length=64)] = ()
     per_hour: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 60
+    auth: WakeAuth | None = None  # None: no token is needed
 
 
 class TargetRate(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -146,6 +156,11 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             " || has(self.targetRate)"
             " || (has(self.targetConcurrency) && self.targetConcurrency > 0)",
             "message": "maxReplicas needs a target: set targetConcurrency or targetRate",
+        },
+        {
+            "rule": "!has(self.maxReplicas) || self.maxReplicas <= self.replicas"
+            " || self.warmPath != 'direct'",
+            "message": "maxReplicas needs warmPath: activator: what passes by is not counted",
         },
         {
             "rule": "!has(self.targetRate)"
@@ -279,6 +294,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     answers: int = 0  # the number of the demand that `phase` answers
     backends: tuple[Backend, ...] = ()
     drain: Drain = Drain()
+    wake_digest: str = ""  # on the host: of the token of `wake.auth`; "" is that there is none
     milestones: Milestones = Milestones()
     demand: Demand | None = None
     activators: dict[str, ActivatorReport] = {}  # by name, where there are several

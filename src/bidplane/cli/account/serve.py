@@ -13,8 +13,8 @@ from cyclopts import Parameter
 from bidplane.api.kinds import CONFIG_MAP, DEPLOYMENT, RESOURCE_CLAIM_TEMPLATE, Draft, Kind
 from bidplane.cli.common import console
 from bidplane.client import AsyncClient
-from bidplane.core.activation.engines import EngineKind
-from bidplane.core.activation.serving import ServiceRequest, name_of, objects
+from bidplane.core.serving.engines import EngineKind
+from bidplane.core.serving.manifests import ServiceRequest, name_of, objects
 from bidplane.errors import AlreadyExists, UserError
 from bidplane.kube.client import KubeClient
 

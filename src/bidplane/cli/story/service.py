@@ -14,8 +14,8 @@ import msgspec
 import yaml
 
 from bidplane.cli.account.serve import apply_object
-from bidplane.core.activation.engines import EngineKind
-from bidplane.core.activation.serving import ServiceRequest, objects
+from bidplane.core.serving.engines import EngineKind
+from bidplane.core.serving.manifests import ServiceRequest, objects
 from bidplane.kube.client import KubeClient
 from bidplane.node import fleet as fleets
 from bidplane.node.process.sandbox.confinement import find_bubblewrap

@@ -22,6 +22,7 @@ from bidplane.api.reading import Agent, Endpoint
 from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.controllers.endpoint import requests
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
+from bidplane.controllers.endpoint.wakeauth import sooner, wake_digest
 from bidplane.core.activation import coldstart, lifecycle, warmpath
 from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
 from bidplane.core.activation.lifecycle import EndpointPlan, Observed
@@ -178,7 +179,9 @@ class EndpointController:
         step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
         scaling = self._scaler.plan(endpoint, observed, step)
         status = msgspec.structs.replace(
-            scaling.step.status, gpus=requests.template_gpus(observed.deployment)
+            scaling.step.status,
+            gpus=requests.template_gpus(observed.deployment),
+            wake_digest=await wake_digest(plane, original.namespace, endpoint),
         )
         planned = msgspec.structs.replace(scaling.step, status=status)
         step = self._with_milestones(planned, observed)
@@ -190,7 +193,9 @@ class EndpointController:
         if step.replicas is not None and observed.deployment is not None:
             await self._scale(plane, KubeObject(observed.deployment), endpoint.spec, step.replicas)
         await delete_pods(plane, original.namespace, scaling.delete)
-        mirrored = {**_own_part(step.status), "demand": msgspec.to_builtins(previous.demand)}
+        # Not the digest: the token might be guessed from it.
+        public = msgspec.structs.replace(step.status, wake_digest="")
+        mirrored = {**_own_part(public), "demand": msgspec.to_builtins(previous.demand)}
         if previous.cold_start is not None:
             mirrored["coldStart"] = msgspec.to_builtins(previous.cold_start)
         current = original.status
@@ -203,7 +208,7 @@ class EndpointController:
                     original.namespace,
                     subresource="status",
                 )
-        return scaling.again_after
+        return sooner(scaling.again_after, endpoint)
 
     def _with_milestones(self, step: EndpointPlan, observed: Observed) -> EndpointPlan:
         """Note what the pods of the demand have reached, if they are to serve it."""

@@ -22,8 +22,8 @@ from bidplane.api.kinds import (
     Draft,
     Kind,
 )
-from bidplane.core.activation import engines
-from bidplane.core.activation.engines import PROFILES, EngineKind
+from bidplane.core.serving import engines
+from bidplane.core.serving.engines import PROFILES, EngineKind
 from bidplane.errors import UserError
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,40}[a-z0-9])?")

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from bidplane.api.endpoint import EndpointSpec
 from bidplane.cli.account.serve import EngineName
-from bidplane.core.activation.engines import PROFILES, EngineKind, command
-from bidplane.core.activation.serving import ServiceRequest, name_of, objects
+from bidplane.core.serving.engines import PROFILES, EngineKind, command
+from bidplane.core.serving.manifests import ServiceRequest, name_of, objects
 from bidplane.errors import UserError
 
 
