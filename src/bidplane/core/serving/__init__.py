@@ -1,4 +1,4 @@
 """
-The objects of `bidplane serve`: decisions. `engines` knows the servers, their ports, flags and paths;
-`manifests` makes the objects of a service. Pure.
+The objects of `bidplane serve`: decisions. `engines` knows the servers, their ports, flags and
+paths; `manifests` makes the objects of a service. Pure.
 """
