@@ -230,3 +230,118 @@ def test_the_examples_service_sleeps_and_wakes(tmp_path: Path, kubectl: Path) ->
         machine = msgspec.json.decode((installation.data / "machine.json").read_bytes())
         installation.close()
         shutil.rmtree(machine["state"])
+
+
+SLOW = """
+import http.server, os, time
+class H(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/slow":
+            time.sleep(2)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["HOSTNAME"].encode())
+    def log_message(self, *a): pass
+address = os.environ["POD_IP"], int(os.environ["PORT"])
+http.server.ThreadingHTTPServer(address, H).serve_forever()
+"""
+
+
+def test_two_pods_serve_what_one_cannot_and_no_request_is_lost_when_one_goes(site: Site) -> None:
+    options = ["--max-replicas", "2", "--target-concurrency", "2", "--idle", "3", "--name", "slow"]
+    command = ["x.bin", "--image", "tools", "--ready", "/readyz", *options]
+    site.serve("process", *command, "--", "/usr/bin/python3", "-c", SLOW)
+    site.sleeps("slow")
+
+    def pods() -> int:
+        return len(site.status("slow").get("backends") or ())
+
+    with ThreadPoolExecutor(5) as clients:
+        while pods() < 2:
+            answers = list(clients.map(lambda _: site.ask("slow", "/slow"), range(4)))
+            assert {code for code, _, _ in answers} == {200}
+        deadline = time.monotonic() + 40
+        while pods() > 1:  # one request at a time needs one pod
+            assert time.monotonic() < deadline
+            code, body, _ = site.ask("slow", "/slow")
+            assert code == 200, body
+    site.until(lambda: len(site.installation.get(AGENT, "gpuleases")["items"]) == 1)
+    site.installation.kubectl(AGENT, "delete", "deploy/slow", "gep/slow", "svc/slow")
+
+
+# The fields of an HTTPRoute that the example has, after the reference of Gateway API v1.
+HTTP_ROUTE = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: httproutes.gateway.networking.k8s.io
+  annotations: {api-approved.kubernetes.io: "https://github.com/kubernetes-sigs/gateway-api/pull/2997"}
+spec:
+  group: gateway.networking.k8s.io
+  scope: Namespaced
+  names: {kind: HTTPRoute, plural: httproutes, singular: httproute, listKind: HTTPRouteList}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        required: [spec]
+        properties:
+          spec:
+            type: object
+            properties:
+              parentRefs:
+                type: array
+                items: {type: object, required: [name], properties: {name: {type: string}}}
+              hostnames:
+                type: array
+                items: {type: string, pattern: "^[a-z0-9]([-a-z0-9.]*)$"}
+              rules:
+                type: array
+                items:
+                  type: object
+                  properties:
+                    matches:
+                      type: array
+                      items:
+                        type: object
+                        properties:
+                          path:
+                            type: object
+                            properties:
+                              type: {type: string, enum: [Exact, PathPrefix, RegularExpression]}
+                              value: {type: string}
+                    timeouts:
+                      type: object
+                      properties:
+                        request: {type: string, pattern: "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}
+                        backendRequest: {type: string, pattern: "^([0-9]{1,5}(h|m|s|ms)){1,4}$"}
+                    backendRefs:
+                      type: array
+                      items:
+                        type: object
+                        required: [name]
+                        properties: {name: {type: string}, port: {type: integer}}
+"""
+
+
+def test_the_manifests_of_gateways_are_valid_and_wait_longer_than_a_hold(site: Site) -> None:
+    kubectl = site.installation.kubectl
+    applied = kubectl(AGENT, "apply", "-f", str(EXAMPLES / "gateway.yaml"))
+    assert "ingress.networking.k8s.io/web created" in applied
+    ingress = site.installation.get(AGENT, "ingress", "web")
+    notes = ingress["metadata"]["annotations"]
+    assert int(notes["nginx.ingress.kubernetes.io/proxy-read-timeout"]) > 120
+    kubectl(AGENT, "apply", "-f", "-", input=HTTP_ROUTE)
+    wait = ("wait", "--for=condition=Established", "crd/httproutes.gateway.networking.k8s.io")
+    kubectl(AGENT, *wait)
+    route = str(EXAMPLES / "httproute.yaml")
+    site.until(lambda: "web" in kubectl(AGENT, "apply", "--validate=strict", "-f", route))
+    (rule,) = site.installation.get(AGENT, "httproute", "web")["spec"]["rules"]
+    (backend,) = rule["backendRefs"]
+    paths = ingress["spec"]["rules"][0]["http"]["paths"]
+    assert backend["name"] == paths[0]["backend"]["service"]["name"] == "activator"
+    assert all(int(limit.removesuffix("s")) > 120 for limit in rule["timeouts"].values())
+    kubectl(AGENT, "delete", "-f", str(EXAMPLES / "gateway.yaml"), "-f", route)
