@@ -214,7 +214,7 @@ class LiveEndpoint:
         else:
             self._uncounted.add(request)
         self._load.count(self._now())
-        request.on_end = lambda: self._ended(request)
+        request.on_end = self._ended
         if self._open:
             request.added = _WARM
             self._forward(request)
@@ -226,12 +226,12 @@ class LiveEndpoint:
         self._turn += 1
         address = addresses[self._turn % len(addresses)]
         self._in_flight[request] = address
-        request.on_unreachable = lambda reason: self._unreachable(request, address)
+        request.on_unreachable = self._unreachable
         self._pool.forward(request, address)
 
-    def _unreachable(self, request: ProxiedRequest, address: Address) -> None:
+    def _unreachable(self, request: ProxiedRequest, reason: str) -> None:
         """Nothing was sent: the pod is probed again, and the request goes elsewhere, or waits."""
-        self._in_flight.pop(request, None)
+        address = self._in_flight.pop(request, None)
         if address in self._open:
             pod = self._open[address]
             self._close(address)
@@ -244,13 +244,12 @@ class LiveEndpoint:
             self._hold(request)
 
     def _ended(self, request: ProxiedRequest) -> None:
-        if request in self._in_flight:
-            self._in_flight.pop(request, None)
-            if request not in self._uncounted:
-                self._last_use = self._now()
+        if self._in_flight.pop(request, None) is None:
+            self.holds.remove(request)
+            self._streams.pop(request, None)
+        elif request not in self._uncounted:
+            self._last_use = self._now()
         self._uncounted.discard(request)
-        self.holds.remove(request)
-        self._streams.pop(request, None)
 
     def _cold(self, request: ProxiedRequest) -> None:
         spec, head = self.endpoint.spec, request.head

@@ -85,7 +85,7 @@ async def proxied(
     def dispatch(request: ProxiedRequest) -> None:
         setup.requests.append(request)
 
-        def ended() -> None:
+        def ended(request: ProxiedRequest) -> None:
             setup.ends += 1
 
         request.on_end = ended

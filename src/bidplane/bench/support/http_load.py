@@ -69,7 +69,7 @@ class ClosedLoopClient(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._tail = (self._tail + data)[-512:]
-        if not self._tail.endswith(self._end):
+        if self.done.done() or not self._tail.endswith(self._end):
             return
         self.seconds.append(time.perf_counter() - self._began)
         self._left -= 1

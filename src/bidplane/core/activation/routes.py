@@ -67,7 +67,7 @@ class _Entry(msgspec.Struct, Generic[T]):
     def matches(self, path: bytes, headers: RequestHeaders) -> bool:
         if self.prefix != b"/" and path != self.prefix and not path.startswith(self.below):
             return False
-        return all(
+        return not self.headers or all(
             any(key.lower() == name and (not value or text == value) for key, text in headers)
             for name, value in self.headers
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 import http
 import re
+from collections.abc import Set
 
 import msgspec
 
@@ -44,6 +45,7 @@ _GRPC = re.compile(rb"application/grpc(?:[+; ]|$)", re.IGNORECASE)
 _PROTOCOL_METHODS = frozenset([b"CONNECT", b"PRI", b"SOURCE"])
 _INTERIM = range(100, 200)
 _NO_BODY = frozenset([204, 304])
+_NOTHING: frozenset[bytes] = frozenset()
 
 
 _REASONS = {status.value: status.phrase.encode() for status in http.HTTPStatus}
@@ -93,7 +95,10 @@ class RequestHead(msgspec.Struct):
 
     def header(self, name: bytes) -> bytes:
         """Return the first value of a header, given in lower case, or b""."""
-        return next((value for key, value in self.headers if key.lower() == name), b"")
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value
+        return b""
 
 
 class ResponseHead(msgspec.Struct):
@@ -127,10 +132,11 @@ def read_request(
                 continue
         lines.append(name + b": " + value)
     is_old = version == "1.0"
-    nominated = _tokens(rare.get(b"connection", b""))
+    connection = rare.get(b"connection")
+    nominated = _tokens(connection) if connection else _NOTHING
     if nominated:
         lines = _without_nominated(lines, nominated)
-    if _GRPC.match(rare.get(b"content-type", b"")):
+    if b"content-type" in rare and _GRPC.match(rare[b"content-type"]):
         raise Refusal(501, "gRPC needs HTTP/2, which is not served here: use HTTP/1.1 or gRPC-Web")
     authority = rare.get(b"host", b"").strip()
     if target[:1] != b"/":
@@ -152,8 +158,8 @@ def read_request(
         is_old=is_old,
         keep_alive=keep_alive and not is_old,
         websocket=(
-            method == b"GET"
-            and b"upgrade" in nominated
+            b"upgrade" in nominated
+            and method == b"GET"
             and rare.get(b"upgrade", b"").strip().lower() == b"websocket"
             and not is_old
         ),
@@ -161,14 +167,14 @@ def read_request(
     )
 
 
-def _tokens(value: bytes) -> set[bytes]:
+def _tokens(value: bytes) -> Set[bytes]:
     """Return the tokens of a Connection header other than the two that say how long it lives."""
     if not value or value in (b"keep-alive", b"close"):
-        return set()
+        return _NOTHING
     return {token.strip().lower() for token in value.split(b",")} - {b"", b"keep-alive", b"close"}
 
 
-def _without_nominated(lines: list[bytes], nominated: set[bytes]) -> list[bytes]:
+def _without_nominated(lines: list[bytes], nominated: Set[bytes]) -> list[bytes]:
     if refused := nominated & _NOT_NOMINABLE:
         raise Refusal(400, f"Connection names {min(refused).decode()}, which every hop needs")
     return [line for line in lines if line.partition(b":")[0].lower() not in nominated]
@@ -240,18 +246,18 @@ def backend_head(head: RequestHead, peer: bytes, proto: bytes, *, trusted: bool)
     A trusted peer is a proxy of the owner's: what it says of its own client is kept. Anybody
     else's X-Forwarded headers are replaced.
     """
-    before = {
-        key.lower(): value
-        for key, value in (head.headers if trusted else ())
-        if key.lower() in _FORWARDED
-    }
-    forwarded_for = before.get(b"x-forwarded-for")
+    host = head.authority
+    if trusted:
+        before = {key.lower(): value for key, value in head.headers if key.lower() in _FORWARDED}
+        forwarded_for = before.get(b"x-forwarded-for")
+        peer = forwarded_for + b", " + peer if forwarded_for else peer
+        proto = before.get(b"x-forwarded-proto", proto)
+        host = before.get(b"x-forwarded-host", host)
     lines = [
-        head.method + b" " + head.target + b" HTTP/1.1",
+        b"%b %b HTTP/1.1" % (head.method, head.target),
         *head.lines,
-        b"X-Forwarded-For: " + (forwarded_for + b", " + peer if forwarded_for else peer),
-        b"X-Forwarded-Proto: " + before.get(b"x-forwarded-proto", proto),
-        b"X-Forwarded-Host: " + before.get(b"x-forwarded-host", head.authority),
+        b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Forwarded-Host: %b"
+        % (peer, proto, host),
     ]
     if not head.authority:  # HTTP/1.0 without one
         lines.insert(1, b"Host: localhost")

@@ -89,7 +89,7 @@ class BackendPool:
 
     def _unreachable(self, request: ProxiedRequest, reason: str) -> None:
         if not request.ended:
-            request.on_unreachable(reason)
+            request.on_unreachable(request, reason)
 
     def opened(self, connection: BackendConnection) -> None:
         self._open.add(connection)

@@ -22,8 +22,12 @@ BUFFER_BYTES = 64 << 10
 _IDEMPOTENT = frozenset([b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"])
 
 
-def _ignore() -> None:
+def _ignore(request: ProxiedRequest) -> None:
     pass
+
+
+def _answer_unreachable(request: ProxiedRequest, reason: str) -> None:
+    request.fail(502, f"the backend cannot be reached: {reason}\n")
 
 
 class ProxiedRequest:
@@ -55,9 +59,10 @@ class ProxiedRequest:
         self.response: ResponseHead | None = None  # what the client got the head of
         self.ended = False
         self.added: list[bytes] = []  # header lines for its answer
-        self.on_end: Callable[[], None] = _ignore
+        # Called with the request itself, which holds no reference to itself: it goes at once.
+        self.on_end: Callable[[ProxiedRequest], None] = _ignore
         # Nothing was sent yet: whoever dispatched may hold the request instead.
-        self.on_unreachable: Callable[[str], None] = self._answer_unreachable
+        self.on_unreachable: Callable[[ProxiedRequest, str], None] = _answer_unreachable
         # The error of a stream that had begun, in the form its client's library raises.
         self.error_event: Callable[[str], bytes] | None = None
 
@@ -184,11 +189,8 @@ class ProxiedRequest:
         self._end()
         self.client.finished(self)
 
-    def _answer_unreachable(self, reason: str) -> None:
-        self.fail(502, f"the backend cannot be reached: {reason}\n")
-
     def _end(self) -> None:
         if not self.ended:
             self.ended = True
             self.buffered.clear()
-            self.on_end()
+            self.on_end(self)
