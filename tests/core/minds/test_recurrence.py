@@ -104,6 +104,20 @@ class TestTracking:
         assert tracker.observe([endpoint(last_request=last)], start + 3 * BIN_SECONDS)
         assert tracker.saved()["u"] == SavedUse(first=100, until=103, bins=(100, 101))
 
+    def test_silence_after_use_is_told_from_use_that_goes_on(self) -> None:
+        tracker, start = EndpointUse(), 100 * BIN_SECONDS
+        for life in range(0, 40, 2):  # use for a bin, then silence for one
+            tracker.observe([endpoint(in_flight=1)], start + life * BIN_SECONDS)
+            tracker.observe([endpoint()], start + (life + 1) * BIN_SECONDS + 90)
+        now = start + 41 * BIN_SECONDS
+        tracker.observe([endpoint(in_flight=1)], now - BIN_SECONDS)
+        tracker.observe([endpoint()], now + 30)
+        assert tracker.likely([endpoint()], now + 30)["u"].reason == "it is in use"
+        tracker.observe([endpoint()], now + 60)
+        likely = tracker.likely([endpoint()], now + 60)["u"]
+        assert likely.reason == "0 of its 20 pauses of 1 minutes ended soon"
+        assert likely.probability < 0.1
+
     def test_a_restart_forgets_no_rhythm(self) -> None:
         tracker = EndpointUse()
         for b in range(4 * DAY):

@@ -101,7 +101,7 @@ class TestPrewarming:
 
 
 class TestSleep:
-    UNLIKELY = Likelihood(0.05, "0 of its 9 pauses of 10 minutes ended then")
+    UNLIKELY = Likelihood(0.05, "0 of its 9 pauses of 10 minutes ended soon")
 
     def test_what_nobody_uses_nor_is_likely_to(self) -> None:
         (intention,) = decide(observe(warm(), self.UNLIKELY))
@@ -112,7 +112,7 @@ class TestSleep:
         "observation",
         [
             observe(warm(), Likelihood(0.5, "r")),
-            observe(warm(unused=60), UNLIKELY),
+            observe(warm(unused=59), UNLIKELY),
             observe(warm(holds=1), UNLIKELY),
             observe(warm(in_flight=1), UNLIKELY),
             observe(warm(holds=None), UNLIKELY),  # unknown
@@ -125,8 +125,8 @@ class TestSleep:
 
     def test_an_unused_prewarming_is_taken_back(self) -> None:
         asked = endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure")
-        for since, expected in ((1199, []), (1200, [(ActionKind.SLEEP_ENDPOINT, "")])):
-            service = warm(reason="Asked", since=since, unused=90_000)
+        for since, expected in ((1299, []), (1300, [(ActionKind.SLEEP_ENDPOINT, "")])):
+            service = warm(reason="Asked", since=since, unused=90_000, cold_start_seconds=100)
             observation = observe(service, RHYTHM, past(asked, since))
             assert kinds(decide(observation)) == expected
         by_a_person = observe(warm(reason="Asked", since=1200, unused=90_000), RHYTHM)

@@ -17,6 +17,7 @@ from bidplane.cli.story import day
 from bidplane.cli.story.agents import AgentWork
 from bidplane.cli.story.chronicle import Narrator, Say
 from bidplane.cli.story.judgement import DayResult, PolicyResult, day_result
+from bidplane.cli.story.night import show_night
 from bidplane.errors import UserError
 from bidplane.exchange.snapshot import AgentView
 from bidplane.node import fleet as fleets
@@ -33,10 +34,13 @@ def demo(
     seconds: Annotated[
         float | None, Parameter(help="How long the day takes on screen; in a pipe, 0.")
     ] = None,
+    night: Annotated[
+        bool, Parameter(negative="", help="Play a day and a night of the pilot instead.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """
-    Play a day of five agents on 28 GPUs, in about a minute.
+    Play a day of five agents on 28 GPUs, in about a minute; or, with --night, of the pilot.
 
     The day is played at its true scale in virtual time, by the exchange, its ledger and its
     bidders: rounds of a second, 30 s of notice. Planes and pods are not played: for those, see
@@ -47,16 +51,21 @@ def demo(
         bidplane demo
         bidplane demo --seed 7 --seconds 10
         bidplane demo --json | jq .market
+        bidplane demo --night
 
     Args:
-        seed: Draws when jobs arrive and how long they take. One seed gives one day.
+        seed: Draws when jobs arrive and how long they take. One seed gives one day. With --night
+            nothing is drawn.
     """
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
         raise UserError(f"--seconds must be 0 or more, not {seconds}")
+    on_screen = seconds if seconds is not None else _SCREEN_SECONDS * console.is_terminal
+    if night:
+        show_night(0.0 if json else on_screen, json=json)
+        return
     if json:
         print_json(play(seed, lambda at, text, style: None))
         return
-    on_screen = seconds if seconds is not None else _SCREEN_SECONDS * console.is_terminal
     console.print(
         "[bold]28 GPUs, five agents, a day.[/bold] Each agent has a wallet, refilled by priority.\n"
         "For a GPU-hour it offers priority × list price, or what its wallet sustains.\n"

@@ -48,18 +48,19 @@ def markdown(digest: Digest) -> str:
 
 def saved(done: Iterable[DigestLine]) -> str:
     """Return what was given back: rents that ended, and devices that were parked."""
-    rent = devices = parked = 0
+    rent = devices = parked = freed = 0
     for line in done:
-        if line.kind == ActionKind.RELEASE_LEASE:
+        if line.kind in (ActionKind.RELEASE_LEASE, ActionKind.SLEEP_ENDPOINT):
             rent += line.effect.spend
             devices += line.effect.devices
         if line.kind == ActionKind.PARK_NODE:
             parked += line.effect.devices
-    if not rent and not devices and not parked:
+        freed += line.kind == ActionKind.CONSOLIDATE_NODE
+    if not any((rent, devices, parked, freed)):
         return "nothing"
     return (
         f"{devices} devices given back, with rents of {format_credits(rent)} credits per hour;"
-        f" {parked} devices parked"
+        f" {parked} devices parked" + (f"; {freed} nodes freed" if freed else "")
     )
 
 

@@ -70,13 +70,16 @@ class UseHistory:
         self._reached: Counter[int] = Counter()
         self._ended: Counter[int] = Counter()
 
-    def observe(self, key: str, bin: int, used: bool) -> None:
-        """Count a bin that is over, or in which use was seen."""
+    def observe(self, key: str, bin: int, used: bool, *, silent: bool = False) -> None:
+        """
+        Count a bin that is over. `silent`: it began, after use in the bin before, without a request
+        for so long that use might have been over.
+        """
         service = self.services.setdefault(key, ServiceHistory())
         if service.first < 0:
             service.first = bin
         pause = min(bin - service.last, _LONGEST_PAUSE)
-        if service.last >= 0 and bin - service.last > 1:
+        if service.last >= 0 and (bin - service.last > 1 or silent):
             for counts in (service.reached, self._reached):
                 counts[pause] += 1
             if used:
@@ -88,12 +91,13 @@ class UseHistory:
         service.bins.discard(bin - KEEP_BINS)
 
     def likelihood(self, key: str, bin: int) -> Likelihood:
-        """Return how likely the service is used in a bin that has not begun, or is not over."""
+        """
+        Return how likely the service is used in a bin that has not begun, or is not over; in the
+        bin after use, once that began silently.
+        """
         service = self.services.get(key)
         if service is None or service.last < 0:
             return Likelihood(0.0)
-        if bin - service.last <= 1:
-            return Likelihood(1.0, "it is in use")
         return max(
             self._after_pause(service, bin),
             *(_in_rhythm(service, bin, period) for period in PERIODS),
@@ -105,8 +109,8 @@ class UseHistory:
         pooled = (self._ended[pause] + _POOLED[0]) / (self._reached[pause] + _POOLED[1])
         ended, reached = service.ended[pause], service.reached[pause]
         probability = (ended + _OWN_WEIGHT * pooled) / (reached + _OWN_WEIGHT)
-        minutes = (bin - service.last - 1) * BIN_SECONDS // 60
-        reason = f"{ended} of its {reached} pauses of {minutes} minutes ended then"
+        minutes = (bin - service.last - 1) * BIN_SECONDS // 60 or 1
+        reason = f"{ended} of its {reached} pauses of {minutes} minutes ended soon"
         return Likelihood(probability, reason)
 
     def replay(self, key: str, bins: Iterable[int], until: int) -> None:

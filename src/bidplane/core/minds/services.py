@@ -22,6 +22,7 @@ from bidplane.core.gate.endpoint_effects import AWAKE, device_price, list_price
 from bidplane.core.gate.fleet import FleetEndpoint, FleetState
 from bidplane.core.minds.observation import REST_SECONDS, Intention, Observation
 from bidplane.core.minds.recurrence import BIN_SECONDS, Likelihood
+from bidplane.core.minds.tracking import QUIET_SECONDS
 
 ON_CALL = "on-call"  # the person that is paged
 
@@ -32,8 +33,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     least_probability: float = 0.2  # however cheap devices are
     sure_probability: float = 0.6
     sure_times: int = 3  # that use began in the same rhythm
-    hold_seconds: float = 1200.0  # then a pre-warmed service that nobody used sleeps again
-    quiet_seconds: float = 120.0  # without a request, before a service is let sleep
+    hold_seconds: float = 1200.0  # warm, then a pre-warmed service that nobody used sleeps again
+    quiet_seconds: float = QUIET_SECONDS  # without a request, before a service is let sleep
     retries: int = 5
     retry_seconds: float = 5.0  # doubled each time
     most_retry_seconds: float = 180.0
@@ -113,7 +114,10 @@ def let_sleep(observation: Observation, settings: ServiceSettings) -> Iterator[I
         was_used = unused_for < awake_for
         if was_used and unused_for >= settings.quiet_seconds and likely.probability < least:
             reason = f"nobody uses it; use in ten minutes is {likely.probability:.0%} likely"
-        elif _is_prewarmed(observation, endpoint) and awake_for >= settings.hold_seconds > 0:
+        elif (
+            _is_prewarmed(observation, endpoint)
+            and awake_for >= settings.hold_seconds + endpoint.cold_start_seconds
+        ):
             if was_used:
                 continue
             reason = f"it was pre-warmed {awake_for / 60:.0f} minutes ago and nobody has used it"

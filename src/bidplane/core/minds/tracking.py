@@ -10,6 +10,7 @@ from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.fleet import FleetEndpoint
 from bidplane.core.minds.recurrence import BIN_SECONDS, KEEP_BINS, Likelihood, UseHistory
 
+QUIET_SECONDS = 60.0  # without a request, after which use may be over
 _MARGIN_SECONDS = 60.0  # before use that is expected, a service is to be warm
 _IN_USE = Likelihood(1.0, "it is in use")
 
@@ -27,6 +28,7 @@ class EndpointUse:
         self._history = UseHistory()
         self._until: dict[str, int] = {}  # by service: the bin that is not over yet
         self._used: dict[str, set[int]] = {}  # bins with use that are not counted yet
+        self._silent: dict[str, int] = {}  # the bin that began silently, after one with use
         for key, use in (saved or {}).items():
             bins = set(use.bins)
             for bin in range(use.first, use.until):
@@ -45,22 +47,36 @@ class EndpointUse:
             if endpoint.queue:
                 used.add(current)
             for bin in range(until, current):
-                self._history.observe(endpoint.uid, bin, bin in used)
+                silent = self._silent.get(endpoint.uid) == bin
+                self._history.observe(endpoint.uid, bin, bin in used, silent=silent)
                 used.discard(bin)
                 is_over = True
             self._until[endpoint.uid] = max(until, current)
+            if current not in used and now - current * BIN_SECONDS >= QUIET_SECONDS:
+                self._silent[endpoint.uid] = current
         return is_over
 
     def likely(self, endpoints: Iterable[FleetEndpoint], now: float) -> dict[str, Likelihood]:
         """Return how likely each service is used once it could be warm, by its uid."""
         likelihoods: dict[str, Likelihood] = {}
         for endpoint in endpoints:
+            current = _bin(now)
             target = _bin(now + endpoint.cold_start_seconds + _MARGIN_SECONDS)
-            if endpoint.queue or _bin(now) in self._used.get(endpoint.uid, ()):
+            if (
+                endpoint.queue
+                or current in self._used.get(endpoint.uid, ())
+                or self._was_just_used(endpoint, now)
+            ):
                 likelihoods[endpoint.uid] = _IN_USE
             else:
                 likelihoods[endpoint.uid] = self._history.likelihood(endpoint.uid, target)
         return likelihoods
+
+    def _was_just_used(self, endpoint: FleetEndpoint, now: float) -> bool:
+        """Return True in the first moments of the bin after one with use."""
+        service = self._history.services.get(endpoint.uid)
+        is_next = service is not None and _bin(now) - service.last <= 1
+        return is_next and self._silent.get(endpoint.uid) != _bin(now)
 
     def saved(self) -> dict[str, SavedUse]:
         return {
