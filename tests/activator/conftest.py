@@ -115,6 +115,8 @@ class Service:
             with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
                 while head := await reader.readuntil(b"\r\n\r\n"):
                     self.requests.append(head)
+                    sent = header(head, "Content-Length")
+                    await reader.readexactly(int(sent or 0))
                     answer = self.answers(head)
                     writer.write(answer)
                     await writer.drain()
@@ -135,7 +137,8 @@ class Service:
 
     async def awake(self, name: str = "llm", **spec: Any) -> None:
         """An Endpoint whose pod answers."""
-        await self.start_pod()
+        if self._pod is None:
+            await self.start_pod()
         await self.endpoint(name, phase="Ready", **spec)
         await self.ready(await self.demanded(awake=True, name=name), name)
         while not self.live(name).is_open:

@@ -13,8 +13,10 @@ from contextlib import suppress
 import msgspec
 import structlog
 
+from bidplane.activator.applications import Applications
 from bidplane.activator.endpoints import LiveEndpoint, Upstream
 from bidplane.activator.joined import ActivatorGroup, JoinedEndpoint
+from bidplane.activator.laddered import LadderEndpoint
 from bidplane.api import labels
 from bidplane.api.endpoint import ColdStart, Demand
 from bidplane.api.kinds import ENDPOINT, Draft
@@ -41,10 +43,17 @@ class Activator:
     """Dispatches requests to Endpoints, and writes what they demand."""
 
     def __init__(
-        self, host: KubeClient, pool: Upstream, *, clock: Clock, group: ActivatorGroup | None = None
+        self,
+        host: KubeClient,
+        pool: Upstream,
+        *,
+        clock: Clock,
+        group: ActivatorGroup | None = None,
+        applications: Applications | None = None,
     ) -> None:
         """`group`: other activators serve the same Endpoints; None: there are none."""
         self._host, self._pool, self._clock, self._group = host, pool, clock, group
+        self._applications = applications or Applications()
         self._informer = Informer(host, ENDPOINT, clock=clock)
         self._cache: TypedCache[Endpoint] = TypedCache(self._informer, read_endpoint)
         self._cache.on_change(self._changed)
@@ -71,6 +80,8 @@ class Activator:
         finally:
             for live in self._live.values():
                 live.stop()
+                live.leave()
+            await self._applications.close()
 
     async def _tick(self) -> None:
         while True:
@@ -109,10 +120,14 @@ class Activator:
         self._follow_request(key, live)
 
     def _serve(self, endpoint: Endpoint, changed: Callable[[], None]) -> LiveEndpoint:
-        now = self._clock.now
+        now, pool, applications = self._clock.now, self._pool, self._applications
         if self._group is None:
-            return LiveEndpoint(endpoint, self._pool, now=now, changed=changed)
-        return JoinedEndpoint(endpoint, self._pool, self._group, now=now, changed=changed)
+            return LadderEndpoint(
+                endpoint, pool, now=now, changed=changed, applications=applications
+            )
+        return JoinedEndpoint(
+            endpoint, pool, self._group, now=now, changed=changed, applications=applications
+        )
 
     def _writer(self, key: Key) -> Callable[[], None]:
         return lambda: self._demands.add(key)
@@ -136,7 +151,10 @@ class Activator:
             return None
         if isinstance(live, JoinedEndpoint) and self._group is not None:
             return await self._write_joined(key, live, self._group)
-        await self._patch(key, _fields(live.demand, live.cold_start))
+        status = _fields(live.demand, live.cold_start)
+        if isinstance(live, LadderEndpoint):
+            status["ladder"] = msgspec.to_builtins(live.ladder.status())
+        await self._patch(key, status)
         return None
 
     async def _write_joined(

@@ -15,6 +15,7 @@ from typing import Protocol
 import msgspec
 
 from bidplane.activator import probing, waiting
+from bidplane.activator.applications import Applications, IdleQuestion
 from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
 from bidplane.activator.unanswered import AnswerLimit, give_up
 from bidplane.api.endpoint import (
@@ -35,6 +36,7 @@ from bidplane.core.activation.streams import StreamForm, form_of
 from bidplane.core.activation.traffic import (
     WakeBudget,
     counts_as_use,
+    is_guarded,
     retry_after,
     wake_problem,
 )
@@ -65,10 +67,12 @@ class LiveEndpoint:
         *,
         now: Callable[[], float],
         changed: Callable[[], None],
+        applications: Applications,
     ) -> None:
         """`now` is the time of day; `changed` is called when the demand is to be written."""
         self._pool, self._now, self._changed = pool, now, changed
         self.endpoint = endpoint
+        self._question = IdleQuestion(applications, now=now, answered=self._idleness_known)
         self.holds: HoldQueue[ProxiedRequest] = HoldQueue(endpoint.spec.max_held)
         self._streams: dict[ProxiedRequest, StreamForm] = {}  # held ones that were begun
         self._in_flight: dict[ProxiedRequest, Address] = {}
@@ -196,9 +200,14 @@ class LiveEndpoint:
         for address in [*self._open, *self._probes]:
             self._close(address)
 
+    def leave(self) -> None:
+        """Ask and tell the application nothing any more."""
+        self._question.close()
+
     def close(self) -> None:
         """Serve no longer: the Endpoint is gone."""
         self.stop()
+        self.leave()
         for request, _ in self.holds.since():
             self.holds.remove(request)
             request.fail(503, "its Endpoint was deleted\n", _STATE)
@@ -209,8 +218,11 @@ class LiveEndpoint:
         """Pass a request on, or hold it, or answer it."""
         head = request.head
         agent = head.header(b"user-agent")
+        if is_guarded(self.endpoint.spec, head.path):
+            request.answer(403, "this path puts the service to sleep: clients may not use it\n")
+            return
         if counts_as_use(self.endpoint.spec, head.method, head.path, agent):
-            self._last_use, self._was_used, self._sleep_asked = self._now(), True, False
+            self._note_use()
         else:
             self._uncounted.add(request)
         self._load.count(self._now())
@@ -220,6 +232,9 @@ class LiveEndpoint:
             self._forward(request)
         else:
             self._cold(request)
+
+    def _note_use(self) -> None:
+        self._last_use, self._was_used, self._sleep_asked = self._now(), True, False
 
     def _forward(self, request: ProxiedRequest) -> None:
         addresses = list(self._open)
@@ -257,7 +272,7 @@ class LiveEndpoint:
         if status.phase is EndpointPhase.REFUSED:
             request.answer(503, f"{status.reason}: {status.message}\n", _STATE)
             return
-        if not self.demand.awake and not self._may_wake(request):
+        if self._is_down and not self._may_wake(request):
             return
         if status.failed and status.answers == self.demand.number:
             request.answer(503, self._failure(), _retry(10))
@@ -285,6 +300,11 @@ class LiveEndpoint:
             self._show_page(request, expected)
         else:
             self._hold(request)
+
+    @property
+    def _is_down(self) -> bool:
+        """True if a request is needed for it to wake."""
+        return not self.demand.awake
 
     def _may_wake(self, request: ProxiedRequest) -> bool:
         """Demand a wake; or answer why this request does not wake the service."""
@@ -464,12 +484,22 @@ class LiveEndpoint:
             return False
         if self._open and self.endpoint.spec.warm_path is WarmPath.DIRECT:
             return False  # most of its requests do not pass here
-        window = self.endpoint.spec.idle_seconds
+        window = self._idle_seconds
         if not self._open and not self.status.failed:
             # It is still starting; but not for ever, if nobody waits any more.
             window = max(window, self.endpoint.spec.hold_seconds)
         # A WebSocket counts as use while something passes.
-        return now - self._last_use >= window and not self._used_in_flight(loop_now, window)
+        if now - self._last_use < window or self._used_in_flight(loop_now, window):
+            return False
+        return not self._open or self._question.is_idle(self.endpoint)
+
+    @property
+    def _idle_seconds(self) -> int:
+        return self.endpoint.spec.idle_seconds
+
+    def _idleness_known(self) -> None:
+        """Sleep at once if its application has nothing to do."""
+        self.tick(self._loop_now())
 
     def _stays_awake(self, now: float) -> bool:
         """Tell if its rules keep it awake without use."""
@@ -482,9 +512,12 @@ class LiveEndpoint:
         return sum(
             1
             for request in self._in_flight
-            if request.backend is None
-            or not request.backend.tunnel
-            or loop_now - request.backend.active_at < window
+            if request not in self._uncounted
+            and (
+                request.backend is None
+                or not request.backend.tunnel
+                or loop_now - request.backend.active_at < window
+            )
         )
 
     def _loaded(self, report: Load) -> Load:

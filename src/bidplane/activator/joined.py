@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from bidplane.activator.applications import Applications
 from bidplane.activator.endpoints import REPORT_SECONDS, LiveEndpoint, Upstream
 from bidplane.activator.load import asks_for_others
 from bidplane.api.endpoint import ActivatorReport, Demand
@@ -67,6 +68,7 @@ class JoinedEndpoint(LiveEndpoint):
         *,
         now: Callable[[], float],
         changed: Callable[[], None],
+        applications: Applications,
     ) -> None:
         self._group = group
         self._is_known = False  # our first report is written
@@ -74,7 +76,7 @@ class JoinedEndpoint(LiveEndpoint):
         self._proposed: deque[Demand] = deque(maxlen=8)  # that we wrote, or tried to write
         self._wish = 0  # the demand from which our requests are to wake it
         self._voted, self._agreed = 0, False
-        super().__init__(endpoint, pool, now=now, changed=changed)
+        super().__init__(endpoint, pool, now=now, changed=changed, applications=applications)
         changed()
 
     # What is read, and what is written.

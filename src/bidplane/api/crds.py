@@ -186,6 +186,7 @@ def all_crds() -> tuple[dict[str, Any], ...]:
             ["gep"],
             [
                 ("Phase", "string", ".status.phase", 0),
+                ("Rung", "string", ".status.ladder.rung", 0),
                 ("Reason", "string", ".status.reason", 0),
                 ("Host", "string", ".status.host", 0),
                 ("Held", "integer", ".status.demand.holds", 0),

@@ -7,6 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 import msgspec
 
+from bidplane.api.idling.ladder import HoldingStatus, IdleSpec, LadderSpec, LadderStatus
+
 _NAME = {"pattern": "^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", "maxLength": 253}
 _HOST = {
     "pattern": "^[a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?([.][a-z0-9_]([-a-z0-9_]{0,61}[a-z0-9_])?)*$",
@@ -167,6 +169,12 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             " || self.targetRate.granularitySeconds <= self.targetRate.windowSeconds",
             "message": "targetRate: granularitySeconds is more than windowSeconds",
         },
+        {
+            "rule": "!has(self.maxReplicas) || self.maxReplicas <= self.replicas"
+            " || !has(self.ladder) || !has(self.ladder.keepLeaseSeconds)"
+            " || self.ladder.keepLeaseSeconds == 0",
+            "message": "ladder.keepLeaseSeconds keeps the leases of `replicas`: remove maxReplicas",
+        },
     ]
 
     target: EndpointTarget
@@ -203,6 +211,8 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ] = ""
     urgency: Urgency = Urgency.HIGH
     warm_path: WarmPath = WarmPath.ACTIVATOR
+    ladder: LadderSpec = LadderSpec()
+    idle: IdleSpec = IdleSpec()
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -223,6 +233,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     number: int = 0
     awake: bool = False
+    keep_lease: bool = False  # while it is not awake
     since: str = ""
     reason: str = ""
     last_request: str = ""
@@ -299,3 +310,5 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     demand: Demand | None = None
     activators: dict[str, ActivatorReport] = {}  # by name, where there are several
     cold_start: ColdStart | None = None
+    ladder: LadderStatus | None = None
+    holding: HoldingStatus = HoldingStatus()

@@ -10,14 +10,18 @@ from pathlib import Path
 import structlog
 
 from bidplane.activator.activator import Activator
+from bidplane.activator.applications import Applications
+from bidplane.activator.gpus import PodGpus
 from bidplane.activator.members import Membership
 from bidplane.http.proxy.certificates import CertificateFolder
 from bidplane.http.proxy.pool import BackendPool
 from bidplane.http.proxy.server import ProxyServer, Site
+from bidplane.kube.exec import PodCommands
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.runtime.installation import Installation
 from bidplane.runtime.supervision.health import Health
 from bidplane.runtime.supervision.heartbeat import beat
+from bidplane.telemetry.pages import NodePages
 from bidplane.wiring.hostclient import host_client
 
 _CERTIFICATES_SECONDS = 5.0  # between two looks for renewed ones
@@ -41,7 +45,16 @@ async def run_activator(
     group: Membership | None = None
     if address.activators > 1:
         group = Membership(client, name, address.activators, clock=clock)
-    activator = Activator(client, pool, clock=clock, group=group)
+
+    def token() -> str:
+        return installation.owner_token(user=f"bidplane-{name}", now=clock.now())
+
+    pages = NodePages(token=token, ca_file=installation.ca_file)
+    applications = Applications(
+        PodCommands(client.url, token=token, ca_file=installation.ca_file),
+        PodGpus(client, pages),
+    )
+    activator = Activator(client, pool, clock=clock, group=group, applications=applications)
     server = ProxyServer(Site(activator.dispatch), pool)
     certificates = CertificateFolder(Path(address.tls_folder)) if tls_listener is not None else None
 
@@ -64,6 +77,7 @@ async def run_activator(
                 tasks.create_task(_renew(certificates, clock))
     finally:
         await server.close()
+        await pages.close()
         await client.close()
 
 

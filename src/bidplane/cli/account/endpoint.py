@@ -11,9 +11,11 @@ from cyclopts import App, Parameter
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.endpoint import EndpointPhase, EndpointStatus
+from bidplane.api.idling.ladder import Rung
 from bidplane.api.kinds import ENDPOINT
 from bidplane.api.reading import Endpoint, Invalid, read_endpoint
 from bidplane.api.times import rfc3339
+from bidplane.cli.account.ladder import ladder_lines, ready_window
 from bidplane.cli.common import Data, Json, console, print_json, print_table, with_host
 from bidplane.core.hosting.translation import host_name
 from bidplane.errors import NotFound, UserError
@@ -60,13 +62,14 @@ def list_(*, json: Json = False, data: Data = None) -> None:
                 summary.agent,
                 f"{summary.namespace}/{summary.name}",
                 status.phase.value,
+                status.ladder.rung.value if status.ladder is not None else "-",
                 str(demand.holds if demand else 0),
                 str(demand.in_flight if demand else 0),
                 (demand.last_request if demand else "") or "-",
                 status.host or status.reason,
             ]
         )
-    columns = ["AGENT", "ENDPOINT", "PHASE", "HELD", "IN FLIGHT", "LAST REQUEST", "HOST"]
+    columns = ["AGENT", "ENDPOINT", "PHASE", "RUNG", "HELD", "IN FLIGHT", "LAST REQUEST", "HOST"]
     print_table(columns, rows, right="HELD")
 
 
@@ -92,8 +95,8 @@ def show(name: Name, /, *, json: Json = False, data: Data = None) -> None:
         "hosts": ", ".join(status.hosts),
         "target": f"Deployment {target.deployment}, Service {target.service}",
         "pods": pods,
-        "window": f"{endpoint.spec.idle_seconds} s without a request",
         "cold start": _cold_start(status),
+        **dict(ladder_lines(endpoint)),
     }
     for label, text in lines.items():
         if text:
@@ -168,12 +171,16 @@ def why(name: Name, /, *, data: Data = None) -> None:
 
 def _explanation(endpoint: Endpoint) -> Iterator[str]:
     status = endpoint.status or EndpointStatus()
-    demand, window = status.demand, endpoint.spec.idle_seconds
+    demand, window = status.demand, ready_window(endpoint)
     reason = f" {status.reason}: {status.message}" if status.reason else ""
     since = f" since {demand.since}" if demand is not None and demand.since else ""
     cause = {
         "Request": "a request came",
         "Idle": f"nobody used it for {window} s",
+        "Restart": "it did not wake from sleep, and starts anew",
+        "LeaseLost": "somebody outbid the lease that it kept",
+        "PodsLost": "it lost its pods while it slept",
+        "SleepFailed": "its application did not fall asleep",
         "Asked": "a person asked",
         "Found": "it was found so when the activator started",
     }.get(demand.reason if demand is not None else "", "")
@@ -181,7 +188,10 @@ def _explanation(endpoint: Endpoint) -> Iterator[str]:
         case EndpointPhase.REFUSED:
             yield f"It is refused.{reason}"
         case EndpointPhase.ASLEEP:
-            yield f"It is asleep{since}: {cause}. It holds no GPU and costs nothing."
+            keeps_lease = status.holding.keeps_lease
+            cost = f"its lease, {status.holding.paid_per_hour} an hour" if keeps_lease else "no GPU"
+            nothing = "" if keeps_lease else " and costs nothing"
+            yield f"It is asleep{since}: {cause}. It holds {cost}{nothing}."
         case EndpointPhase.STOPPING:
             yield f"It is stopping{since}: {cause}. Its pods have not begun to end."
         case EndpointPhase.WAKING:
@@ -189,7 +199,11 @@ def _explanation(endpoint: Endpoint) -> Iterator[str]:
             holds = demand.holds if demand is not None else 0
             yield f"{holds} requests waited for it at the last report."
         case EndpointPhase.READY:
-            yield f"It is ready; awake{since}: {cause}."
+            rung = status.ladder.rung if status.ladder is not None else Rung.READY
+            if rung is not Rung.READY:
+                yield f"Its pods are ready; it is {rung.value} on its ladder."
+            else:
+                yield f"It is ready; awake{since}: {cause}."
             if demand is not None and demand.last_request:
                 yield (
                     f"Its last request was at {demand.last_request}, {demand.in_flight} are in"
@@ -197,6 +211,9 @@ def _explanation(endpoint: Endpoint) -> Iterator[str]:
                 )
     if cold_start := _cold_start(status):
         yield f"Its last cold start took {cold_start}."
+    yield "Its ladder:"
+    for label, text in ladder_lines(endpoint):
+        yield f"  {label:9} {text}"
 
 
 def _cold_start(status: EndpointStatus) -> str:

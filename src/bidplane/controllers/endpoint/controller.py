@@ -16,11 +16,21 @@ import msgspec
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, host_namespace
 from bidplane.api.endpoint import Demand, EndpointPhase, EndpointSpec, EndpointStatus, Urgency
-from bidplane.api.kinds import DEPLOYMENT, ENDPOINT, ENDPOINT_SLICE, POD, SERVICE, Draft, Object
+from bidplane.api.kinds import (
+    BID,
+    DEPLOYMENT,
+    ENDPOINT,
+    ENDPOINT_SLICE,
+    POD,
+    SERVICE,
+    Draft,
+    Object,
+)
 from bidplane.api.objects import annotations_of, condition_of, labels_of, metadata_of
-from bidplane.api.reading import Agent, Endpoint
+from bidplane.api.reading import Agent, Bid, Endpoint, GPULease, read_bid
 from bidplane.api.views import KubeObject, Pod, read_pod
 from bidplane.controllers.endpoint import requests
+from bidplane.controllers.endpoint.keeping import LeaseKeeper, change_bid
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
 from bidplane.controllers.endpoint.wakeauth import sooner, wake_digest
 from bidplane.core.activation import coldstart, lifecycle, warmpath
@@ -28,6 +38,7 @@ from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
 from bidplane.core.activation.lifecycle import EndpointPlan, Observed
 from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.hosting import translation
+from bidplane.core.idling import keeping
 from bidplane.errors import NotFound
 from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
@@ -53,6 +64,7 @@ class EndpointController:
         self._host, self._planes, self._domain = host, planes, domain
         self._clock, self._scaler = clock, ReplicaScaler(clock)
         self._activator = activator
+        self._keeper = LeaseKeeper(host)
         self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
         self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
         self.controller: Controller[Key] = Controller("endpoints", self.reconcile)
@@ -60,7 +72,9 @@ class EndpointController:
         planes.on_change(POD, self._pod_changed, read=read_pod)
         planes.on_change(DEPLOYMENT, self._target_changed, read=KubeObject)
         planes.on_change(SERVICE, self._target_changed, read=KubeObject)
+        planes.on_change(BID, self._bid_changed, read=read_bid)
         planes.on_open(self._opened)
+        host.leases.on_change(self._lease_changed)
         host.endpoints.on_change(self._copy_changed)
         host.agents.on_change(self._agent_changed)
 
@@ -74,6 +88,15 @@ class EndpointController:
 
     def _target_changed(self, plane: str, event: EventType, target: KubeObject) -> None:
         self._add_namespace(plane, target.namespace)
+
+    def _bid_changed(self, plane: str, event: EventType, bid: Bid) -> None:
+        if bid.name.startswith(keeping.bid_name("")):
+            self._add_namespace(plane, bid.namespace)
+
+    def _lease_changed(self, event: EventType, lease: GPULease) -> None:
+        """Reconcile the Endpoints that may hold a lease: it may cost less, or have gone."""
+        for copy in self._host.endpoints.in_namespace(lease.namespace):
+            self._add_copy(copy)
 
     def _add_namespace(self, plane: str, namespace: str) -> None:
         """Reconcile the Endpoints of a namespace: few planes have any."""
@@ -178,26 +201,33 @@ class EndpointController:
             return None
         step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
         scaling = self._scaler.plan(endpoint, observed, step)
+        bid, bid_change, holding = self._keeper.look(plane, original, endpoint, observed)
         status = msgspec.structs.replace(
             scaling.step.status,
             gpus=requests.template_gpus(observed.deployment),
             wake_digest=await wake_digest(plane, original.namespace, endpoint),
+            holding=holding,
         )
         planned = msgspec.structs.replace(scaling.step, status=status)
         step = self._with_milestones(planned, observed)
         # The status first: the activator stops using pods before they are deleted.
         if endpoint.status is None or step.status != previous:
             await self._write_status(endpoint, step.status)
+        await change_bid(plane, bid, bid_change)
         await self._lead_to_activator(plane, original, endpoint.spec, observed, step.status)
         await mark_for_deletion(plane, original.namespace, scaling.going)
         if step.replicas is not None and observed.deployment is not None:
-            await self._scale(plane, KubeObject(observed.deployment), endpoint.spec, step.replicas)
+            has_bid = bid is not None or bid_change.create is not None
+            target = KubeObject(observed.deployment)
+            await self._scale(plane, target, endpoint, step.replicas, has_bid=has_bid)
         await delete_pods(plane, original.namespace, scaling.delete)
         # Not the digest: the token might be guessed from it.
         public = msgspec.structs.replace(step.status, wake_digest="")
         mirrored = {**_own_part(public), "demand": msgspec.to_builtins(previous.demand)}
         if previous.cold_start is not None:
             mirrored["coldStart"] = msgspec.to_builtins(previous.cold_start)
+        if previous.ladder is not None:
+            mirrored["ladder"] = msgspec.to_builtins(previous.ladder)
         current = original.status
         if any(current.get(field) != value for field, value in mirrored.items()):
             with suppress(NotFound):
@@ -252,7 +282,7 @@ class EndpointController:
             await plane.client.patch(ENDPOINT_SLICE, name, desired, namespace)
 
     async def _write_status(self, endpoint: Endpoint, status: EndpointStatus) -> None:
-        """Write our part; `demand`, `activators` and `coldStart` are the activators'."""
+        """Write our part; the rest is the activators'."""
         await self._host.client.patch(
             ENDPOINT,
             endpoint.name,
@@ -289,12 +319,20 @@ class EndpointController:
         return address
 
     async def _scale(
-        self, plane: PlaneCache, deployment: KubeObject, spec: EndpointSpec, replicas: int
+        self,
+        plane: PlaneCache,
+        deployment: KubeObject,
+        endpoint: Endpoint,
+        replicas: int,
+        *,
+        has_bid: bool,
     ) -> None:
-        """Set the replicas; with the first of them how its pods bid: urgency and term."""
+        """Set the replicas; with the first of them how its pods bid: urgency, term, and by whom."""
+        spec = endpoint.spec
         change: Draft = {"replicas": replicas}
         annotations = annotations_of({"metadata": {}, **(deployment.spec.get("template") or {})})
-        added: Draft = {}
+        name = endpoint.annotations.get(labels.PLANE_NAME, endpoint.name)
+        added = keeping.template_note(spec, name, dict(annotations), has_bid=has_bid)
         if annotations.get(labels.URGENCY) not in tuple(Urgency):
             added[labels.URGENCY] = spec.urgency.value
         if spec.stay_seconds and labels.TERM not in annotations:
@@ -338,7 +376,10 @@ def is_unanswered(endpoint: Endpoint) -> bool:
     return status is None or (demand is not None and demand.number != status.answers)
 
 
+_ACTIVATORS = ("demand", "coldStart", "activators", "ladder")
+
+
 def _own_part(status: EndpointStatus) -> Draft:
     """Return the fields of a status that this controller writes."""
     fields: Draft = msgspec.to_builtins(status)
-    return {key: fields[key] for key in fields if key not in ("demand", "coldStart", "activators")}
+    return {key: fields[key] for key in fields if key not in _ACTIVATORS}

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from bidplane.api.endpoint import EndpointSpec, WakeRules
+from bidplane.api.idling.ladder import SleepKind
 
 _NEVER = frozenset([b"HEAD", b"OPTIONS", b"TRACE"])
 # Paths that health checks, browsers and scanners ask every host for.
@@ -54,6 +55,18 @@ def counts_as_use(spec: EndpointSpec, method: bytes, path: bytes, user_agent: by
     if spec.ignore_paths and below(path, spec.ignore_paths):
         return False
     return not is_probe(method, path, user_agent)
+
+
+# vLLM's own calls to sleep and wake: whoever may send requests must not make it lose its model.
+_GUARDED = frozenset([b"/sleep", b"/wake_up", b"/collective_rpc"])
+
+
+def is_guarded(spec: EndpointSpec, path: bytes) -> bool:
+    """Tell if a path is kept from clients, because it lets the service sleep or wake."""
+    sleep = spec.ladder.sleep
+    if sleep is None or sleep.kind is not SleepKind.VLLM:
+        return False
+    return path.rstrip(b"/") in _GUARDED
 
 
 def wake_problem(spec: EndpointSpec, method: bytes, path: bytes, user_agent: bytes) -> str:
