@@ -102,7 +102,7 @@ def up(
     ] = None,
 ) -> None:
     """
-    Start Bidplane here, in the foreground. Ctrl-C stops it; the next start continues from there.
+    Start Bidplane local, in the foreground. Ctrl-C stops it; the next start continues from there.
 
     For example:
         bidplane up
@@ -114,15 +114,15 @@ def up(
     if desired is not None and pilot is None:
         raise UserError("--desired: the pilot compares with it, so give --pilot propose, too")
     drift_from(desired)
-    here = None
+    local = None
     if example and runtime == "simulated" and fleet is None:
-        here = example_service.prepare(target, DEFAULT_FLEET)
-    if here is not None:
-        runtime, machine, images = "process", example_service.NODE, here.images
+        local = example_service.prepare(target, DEFAULT_FLEET)
+    if local is not None:
+        runtime, machine, images = "process", example_service.NODE, local.images
     running = Running(
         target,
         port=port,
-        fleet=here.fleet if here is not None else fleet,
+        fleet=local.fleet if local is not None else fleet,
         encryption=encryption_config,
         domain=domain,
         services=services,
@@ -131,7 +131,7 @@ def up(
     running.use_machine(machine, machine_options if runtime == "process" else None)
     beside: list[Callable[[], Coroutine[None, None, None]]] = []
     if example:
-        beside.append(lambda: keep_trading(target, with_service=here is not None))
+        beside.append(lambda: keep_trading(target, with_service=local is not None))
     if pilot is not None:
         beside.append(lambda: keep_piloting(target, mode=pilot, desired=desired))
     asyncio.run(_foreground(running, example=example, beside=beside))
