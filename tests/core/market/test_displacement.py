@@ -147,8 +147,9 @@ def test_who_is_displaced_is_compensated_by_those_who_take_its_seat(kind: dict[s
         assert all(amount <= given.available[agent] for agent, amount in spent.items())
 
 
-def test_nobody_is_locked_out_by_leases_that_are_worth_less() -> None:
-    for given, result in rounds({}, 70_000):
+@pytest.mark.parametrize("joint", [False, True], ids=["one lot", "two lots"])
+def test_nobody_is_locked_out_by_leases_that_are_worth_less(joint: bool) -> None:
+    for given, result in rounds({"joint": joint}, 70_000):
         assert not list(locked_out(given, result)), given
 
 

@@ -164,33 +164,34 @@ def packs(free: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
 def locked_out(given: RoundInput, result: RoundResult) -> Iterator[tuple[str, tuple[str, ...]]]:
     """
     Yield losing bids that outrank leases that are worth less than they, with those leases, whose
-    leaving would let them in beside everybody who won. Of one lot of whole GPUs.
+    leaving would let them in beside everybody who won. Of whole GPUs, in one lot or several.
     """
-    (lot,) = given.lots
     asks = {ask.id: ask for ask in given.asks}
     gone = {displaced.lease for displaced in result.displaced}
     staying = [lease for lease in given.incumbents if lease.id not in gone]
-    won = [size for w in result.won for size in _sizes(asks[w.ask])]
+    won = [block for w in result.won for block in _blocks(asks[w.ask])]
     # What a displaced lease left over is sold in that round only to bids that outrank it.
     closed = max((i.price * i.weight for i in given.incumbents if i.id in gone), default=0)
+    base = max(lot.base for lot in given.lots)
     for loss in result.lost:
         ask = asks[loss.ask]
         key = ask.price * ask.weight
-        if key <= closed or ask.price < lot.base:
+        if key <= closed or ask.price < base:
             continue
         able = [i for i in staying if i.price * i.weight < key and i.agent != ask.agent]
-        mine = worth(ask, sum(_sizes(ask)))
+        mine = worth(ask, sum(size for _, size in _blocks(ask)))
         for leaving in _subsets(able):
             if sum(worth(lease, len(lease.devices)) for lease in leaving) >= mine:
                 continue
             left = [lease for lease in staying if lease not in leaving]
-            if _room_for(given, left, (*won, *_sizes(ask))):
+            if _room_for(given, left, (*won, *_blocks(ask))):
                 yield ask.id, tuple(lease.id for lease in leaving)
 
 
-def _sizes(ask: Ask) -> tuple[int, ...]:
-    size = next(size for size in (1, 2, 4, 8) if size >= ask.gpus)
-    return (size,) * ask.blocks
+def _blocks(ask: Ask) -> tuple[tuple[str, int], ...]:
+    """The lot and size of each block of a bid, rounded up as it is sold."""
+    parts = ((need.lot, need.gpus) for need in (ask, *ask.also) for _ in range(need.blocks))
+    return tuple((lot, next(s for s in (1, 2, 4, 8) if s >= gpus)) for lot, gpus in parts)
 
 
 def _subsets(leases: list[Incumbent]) -> Iterator[tuple[Incumbent, ...]]:
@@ -198,10 +199,16 @@ def _subsets(leases: list[Incumbent]) -> Iterator[tuple[Incumbent, ...]]:
         yield from itertools.combinations(leases, n)
 
 
-def _room_for(given: RoundInput, staying: list[Incumbent], sizes: Iterable[int]) -> bool:
-    (lot,) = given.lots
-    free = {domain.name: len(domain.free) for domain in lot.domains}
-    for lease in given.incumbents:
-        if lease not in staying:
-            free[lease.domain] += len(lease.devices)
-    return packs(tuple(sorted(free.values())), tuple(sorted(sizes, reverse=True)))
+def _room_for(
+    given: RoundInput, staying: list[Incumbent], blocks: Iterable[tuple[str, int]]
+) -> bool:
+    blocks = list(blocks)
+    for lot in given.lots:
+        free = {domain.name: len(domain.free) for domain in lot.domains}
+        for lease in given.incumbents:
+            if lease.lot == lot.name and lease not in staying:
+                free[lease.domain] += len(lease.devices)
+        sizes = sorted((size for name, size in blocks if name == lot.name), reverse=True)
+        if not packs(tuple(sorted(free.values())), tuple(sizes)):
+            return False
+    return True
