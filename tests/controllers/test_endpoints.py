@@ -338,3 +338,35 @@ def test_a_direct_warm_path_leads_past_the_activator_and_back(stories):
         assert (owner["kind"], owner["uid"]) == ("Endpoint", original["metadata"]["uid"])
 
     stories(story)
+
+
+def test_the_pods_of_a_fallback_are_known_while_the_service_sleeps(stories):
+    async def story(site):
+        await create_service(site)
+        metadata = {"name": "cloud", "labels": {"app": "cloud"}}
+        container = {"name": "main", "image": "cloud:1", "ports": [{"containerPort": 9000}]}
+        container["resources"] = {"limits": {labels.GPU_RESOURCE: "2"}}
+        pod = {"metadata": metadata, "spec": {"containers": [container]}}
+        await site.plane.create(POD, pod, "default")
+        ports = [{"port": 80, "targetPort": 9000}]
+        service = {"metadata": {"name": "cloud"}, "spec": {"selector": {"app": "cloud"}}}
+        service["spec"]["ports"] = ports
+        await site.plane.create(SERVICE, service, "default")
+        fallback = {"service": "cloud", "port": 80}
+        await site.plane.create(ENDPOINT, endpoint(fallback=fallback), "default")
+        await site.settle()
+        assert (await copy(site))["status"]["fallbacks"] == []  # it is not ready
+        (bid,) = [b for b in await site.all(site.host, BID) if not b.get("status")]
+        await site.win(bid)
+        await site.settle()
+        (host_pod,) = await site.all(site.host, POD)
+        ready = {"type": "Ready", "status": "True"}
+        status = {"phase": "Running", "podIP": "10.9.8.7", "conditions": [ready]}
+        name = host_pod["metadata"]["name"]
+        await site.host.patch(POD, name, {"status": status}, SPACE, subresource="status")
+        await site.settle()
+        (backend,) = (await copy(site))["status"]["fallbacks"]
+        assert (backend["pod"], backend["address"], backend["port"]) == ("cloud", "10.9.8.7", 9000)
+        assert (await copy(site))["status"]["phase"] == "Asleep"
+
+    stories(story)

@@ -24,6 +24,8 @@ from bidplane.api.endpoint import (
     EndpointStatus,
     Milestones,
     OnCold,
+    Placeholder,
+    StaticAnswer,
     WarmPath,
 )
 from bidplane.api.reading import Endpoint
@@ -32,6 +34,7 @@ from bidplane.core.activation import wakeauth
 from bidplane.core.activation.coldstart import cold_start
 from bidplane.core.activation.holds import HoldQueue
 from bidplane.core.activation.joining import Load
+from bidplane.core.activation.routes import StaticRoutes
 from bidplane.core.activation.streams import StreamForm, form_of
 from bidplane.core.activation.traffic import (
     WakeBudget,
@@ -82,6 +85,7 @@ class LiveEndpoint:
         self._turn = 0
         self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=now())
         self._unanswered = AnswerLimit()
+        self._statics = StaticRoutes(endpoint.spec, ())
         self._load = LoadMeter(endpoint.spec, now=now())
         self._pod_at = 0.0  # when the pod of this cold start had an address
         status = endpoint.status or EndpointStatus()
@@ -133,6 +137,7 @@ class LiveEndpoint:
         if endpoint.spec.wake.per_hour != self._budget.per_hour:
             self._budget = WakeBudget(endpoint.spec.wake.per_hour, now=self._now())
         self._load.update(endpoint.spec, now=self._now())
+        self._statics = StaticRoutes(endpoint.spec, (endpoint.status or EndpointStatus()).hosts)
         self.endpoint = endpoint
         self.holds.most = endpoint.spec.max_held
         status = self.status
@@ -221,11 +226,16 @@ class LiveEndpoint:
         if is_guarded(self.endpoint.spec, head.path):
             request.answer(403, "this path puts the service to sleep: clients may not use it\n")
             return
-        if counts_as_use(self.endpoint.spec, head.method, head.path, agent):
+        static = self._statics.find(head.host, head.path, head.headers)
+        if static is not None and (static.always or not self._open):
+            request.answer(static.status, static.body, _given_headers(static))
+            return
+        if static is None and counts_as_use(self.endpoint.spec, head.method, head.path, agent):
             self._note_use()
         else:
             self._uncounted.add(request)
-        self._load.count(self._now())
+        if static is None:
+            self._load.count(self._now())
         request.on_end = self._ended
         if self._open:
             request.added = _WARM
@@ -242,6 +252,28 @@ class LiveEndpoint:
         address = addresses[self._turn % len(addresses)]
         self._in_flight[request] = address
         request.on_unreachable = self._unreachable
+        self._pool.forward(request, address)
+
+    def _fall_back_when_due(self, now: float) -> None:
+        """Send those that waited for too long to the fallback, if it serves."""
+        fallback = self.endpoint.spec.fallback
+        if fallback is None or not self.status.fallbacks:
+            return
+        for request, since in self.holds.since():
+            if now - since < fallback.after_seconds:
+                break
+            self.holds.remove(request)
+            self._fall_back(request, now - since)
+
+    def _fall_back(self, request: ProxiedRequest, waited: float) -> None:
+        backends = self.status.fallbacks
+        self._turn += 1
+        backend = backends[self._turn % len(backends)]
+        address = (backend.address, backend.port)
+        self._streams.pop(request, None)
+        request.added = _cold_headers(waited)
+        self._in_flight[request] = address
+        request.on_unreachable = _without_fallback
         self._pool.forward(request, address)
 
     def _unreachable(self, request: ProxiedRequest, reason: str) -> None:
@@ -275,22 +307,21 @@ class LiveEndpoint:
         if self._is_down and not self._may_wake(request):
             return
         if status.failed and status.answers == self.demand.number:
-            request.answer(503, self._failure(), _retry(10))
+            if spec.fallback is not None and status.fallbacks:
+                self._fall_back(request, 0.0)
+            else:
+                request.answer(503, self._failure(), _retry(10))
             return
         expected = self._expected_wait()
         if spec.on_cold is OnCold.REJECT:
             text = f"the service is waking: try again in {expected} seconds\n"
             request.answer(503, text, _retry(expected))
         elif spec.on_cold is OnCold.PLACEHOLDER and spec.placeholder is not None:
-            fields = {"Content-Type": spec.placeholder.content_type, **spec.placeholder.headers}
+            headers = [*_given_headers(spec.placeholder), *_retry(expected)]
             request.answer(
                 spec.placeholder.status,
                 spec.placeholder.body,
-                [
-                    *((name.encode(), text.encode("latin-1")) for name, text in fields.items()),
-                    *_retry(expected),
-                    (b"Cache-Control", b"no-store"),
-                ],
+                [*headers, (b"Cache-Control", b"no-store")],
             )
         elif waiting.is_navigation(
             head.header(b"accept"),
@@ -387,8 +418,12 @@ class LiveEndpoint:
         return f"the service cannot start: {self.status.reason}: {self.status.message}\n"
 
     def _refuse_held(self) -> None:
-        for request, _ in self.holds.since():
+        has_fallback = self.endpoint.spec.fallback is not None and self.status.fallbacks
+        for request, since in self.holds.since():
             self.holds.remove(request)
+            if has_fallback:
+                self._fall_back(request, self._now() - since)
+                continue
             request.fail(503, self._failure(), _retry(10))
 
     # The demand.
@@ -434,6 +469,7 @@ class LiveEndpoint:
             reason = f": {self.status.message}" if self.status.message else ""
             self._streams.pop(request, None)
             request.fail(504, f"{waited}{reason}\n", _retry(self._expected_wait()))
+        self._fall_back_when_due(now)
         for request in self._unanswered.expired(self._in_flight, spec.response_seconds, loop_now):
             give_up(request, spec.response_seconds)
         self._beat(now)
@@ -545,6 +581,15 @@ _WARM = [b"X-KEDA-HTTP-Cold-Start: false"]
 
 def _cold_headers(waited: float) -> list[bytes]:
     return [b"X-KEDA-HTTP-Cold-Start: true", b"Bidplane-Cold-Start-Seconds: %.3f" % waited]
+
+
+def _without_fallback(request: ProxiedRequest, reason: str) -> None:
+    request.fail(502, f"the fallback cannot be reached: {reason}\n", _STATE)
+
+
+def _given_headers(answer: Placeholder | StaticAnswer) -> Headers:
+    fields = {"Content-Type": answer.content_type, **answer.headers}
+    return [(name.encode(), text.encode("latin-1")) for name, text in fields.items()]
 
 
 def _retry(seconds: int) -> Headers:

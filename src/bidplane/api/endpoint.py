@@ -85,6 +85,15 @@ class EndpointTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     port_name: str = ""
 
 
+class FallbackTarget(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Another Service, whose pods answer in place of a service that takes too long to wake."""
+
+    service: Annotated[str, msgspec.Meta(extra_json_schema=_NAME)]
+    port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0  # of the Service; 0 is its only one
+    port_name: str = ""
+    after_seconds: Annotated[int, msgspec.Meta(ge=0, le=3600)] = 30  # of being held
+
+
 class Placeholder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The answer of `onCold: placeholder`."""
 
@@ -137,6 +146,19 @@ class RequestMatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     headers: Annotated[tuple[HeaderMatch, ...], msgspec.Meta(max_length=8)] = ()
 
 
+class StaticAnswer(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Requests that are no use of the service, and their answer while it is not awake."""
+
+    routes: Annotated[tuple[RequestMatch, ...], msgspec.Meta(min_length=1, max_length=16)]
+    status: Annotated[int, msgspec.Meta(ge=200, le=599)] = 200
+    body: Text = ""
+    content_type: Annotated[
+        str, msgspec.Meta(extra_json_schema={"pattern": "^[\\x20-\\x7e]{1,256}$"})
+    ] = "text/plain; charset=utf-8"
+    headers: dict[HeaderName, PlainText] = {}
+    always: bool = False  # also while it is awake
+
+
 class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     VALIDATIONS: ClassVar[list[dict[str, Any]]] = [
         {
@@ -184,6 +206,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     headers: Annotated[tuple[HeaderMatch, ...], msgspec.Meta(max_length=8)] = ()
     # Each one as the three fields above, for an Endpoint with several such sets.
     routes: Annotated[tuple[RequestMatch, ...], msgspec.Meta(max_length=16)] = ()
+    static_routes: Annotated[tuple[StaticAnswer, ...], msgspec.Meta(max_length=16)] = ()
     replicas: Annotated[int, msgspec.Meta(ge=1, le=100)] = 1  # while it is awake, at least
     max_replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0  # 0 is `replicas`
     # Requests in flight or held for which one replica is there; 0 is no such target.
@@ -199,6 +222,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ignore_paths: Annotated[tuple[Path, ...], msgspec.Meta(max_length=64)] = ()
     on_cold: OnCold = OnCold.HOLD
     placeholder: Placeholder | None = None
+    fallback: FallbackTarget | None = None
     heartbeat: Heartbeat = Heartbeat.AUTO
     max_held: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1000
     hold_seconds: Annotated[int, msgspec.Meta(ge=1, le=3600)] = 600
@@ -304,6 +328,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     gpus: int = 0  # that a replica asks for
     answers: int = 0  # the number of the demand that `phase` answers
     backends: tuple[Backend, ...] = ()
+    fallbacks: tuple[Backend, ...] = ()  # the pods of the fallback
     drain: Drain = Drain()
     wake_digest: str = ""  # on the host: of the token of `wake.auth`; "" is that there is none
     milestones: Milestones = Milestones()

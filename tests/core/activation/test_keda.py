@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bidplane.api.endpoint import HeaderMatch, OnCold, TargetRate
+from bidplane.api.endpoint import FallbackTarget, HeaderMatch, OnCold, TargetRate
 from bidplane.core.activation.keda import (
     seconds_of,
     translate_route,
@@ -95,7 +95,7 @@ def test_the_older_shapes_are_read():
     [
         ({"hosts": ["*.example.com"]}, "hosts"),
         (
-            {"coldStartTimeoutFailoverRef": {"service": "b", "port": 1}},
+            {"coldStartTimeoutFailoverRef": {"service": "b", "port": 1, "timeoutSeconds": 4000}},
             "coldStartTimeoutFailoverRef",
         ),
         ({"scaleTargetRef": {"service": "a", "port": 1}}, "scaleTargetRef.name"),
@@ -177,7 +177,6 @@ def test_a_route_of_several_rules_matches_any_of_them():
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        ({"coldStart": {"fallback": {"service": {"name": "b", "port": 1}}}}, "coldStart.fallback"),
         ({"coldStart": {"overflow": "Placeholder"}}, "coldStart.overflow"),
         (
             {"coldStart": {"placeholder": {"response": {"bodyFromConfigMap": {"name": "p"}}}}},
@@ -187,7 +186,18 @@ def test_a_route_of_several_rules_matches_any_of_them():
             {"coldStart": {"placeholder": {"response": {"statusCode": 100}}}},
             "coldStart.placeholder.response.statusCode",
         ),
-        ({"staticRoutes": [{"rules": [{}], "response": {}}]}, "staticRoutes"),
+        (
+            {"staticRoutes": [{"rules": [{}], "response": {}, "responseMode": "Never"}]},
+            "staticRoutes[0].responseMode",
+        ),
+        (
+            {"staticRoutes": [{"rules": [{}], "response": {"bodyFromConfigMap": {"name": "p"}}}]},
+            "staticRoutes[0].response.bodyFromConfigMap",
+        ),
+        (
+            {"staticRoutes": [{"rules": [{"hosts": ["*.a"]}], "response": {}}]},
+            "staticRoutes[0].rules[0].hosts",
+        ),
         ({"timeouts": {"request": "30s"}}, "timeouts.request"),
         ({"timeouts": {"readiness": "2h"}}, "timeouts.readiness"),
         ({"rules": [{}, {"hosts": ["*"]}]}, "rules[1].hosts"),
@@ -205,6 +215,32 @@ def test_what_a_route_cannot_keep_is_refused_by_name(fields, name):
     translation = route(**fields)
     assert translation.spec is None
     assert any(problem.startswith(f"{name}:") for problem in translation.problems), translation
+
+
+def test_static_routes_are_the_same():
+    health = {"rules": [{"paths": [{"value": "/healthz"}]}], "response": {"body": "fine"}}
+    page = {
+        "rules": [{"hosts": ["a.test"], "headers": [{"name": "X-Closed"}]}],
+        "response": {"statusCode": 503, "headers": {"Content-Type": "text/html"}},
+        "responseMode": "Always",
+    }
+    first, second = route(staticRoutes=[health, page]).spec.static_routes
+    assert (first.status, first.body, first.always) == (200, "fine", False)
+    assert first.routes[0].path_prefixes == ("/healthz",)
+    assert (second.status, second.content_type, second.always) == (503, "text/html", True)
+    assert second.routes[0].hosts == ("a.test",)
+
+
+def test_a_failover_is_a_fallback():
+    failover = {"service": "cloud", "portName": "http"}
+    spec = translate_scaled_object(scaled_object(coldStartTimeoutFailoverRef=failover)).spec
+    assert spec.fallback == FallbackTarget(service="cloud", port_name="http", after_seconds=30)
+    assert spec.hold_seconds == 600
+    cold = {"fallback": {"service": {"name": "cloud", "port": 80}}}
+    for readiness, after in (("", 30), ("0s", 30), ("45s", 45)):
+        spec = route(coldStart=cold, timeouts={"readiness": readiness}).spec
+        assert spec.fallback == FallbackTarget(service="cloud", port=80, after_seconds=after)
+        assert spec.hold_seconds == 600
 
 
 @given(hours=st.integers(0, 20), minutes=st.integers(0, 59), millis=st.integers(0, 59_999))

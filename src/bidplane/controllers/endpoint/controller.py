@@ -15,7 +15,14 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec, host_namespace
-from bidplane.api.endpoint import Demand, EndpointPhase, EndpointSpec, EndpointStatus, Urgency
+from bidplane.api.endpoint import (
+    Backend,
+    Demand,
+    EndpointPhase,
+    EndpointSpec,
+    EndpointStatus,
+    Urgency,
+)
 from bidplane.api.kinds import (
     BID,
     DEPLOYMENT,
@@ -207,6 +214,7 @@ class EndpointController:
             gpus=requests.template_gpus(observed.deployment),
             wake_digest=await wake_digest(plane, original.namespace, endpoint),
             holding=holding,
+            fallbacks=self._fallbacks(plane, original.namespace, endpoint.spec),
         )
         planned = msgspec.structs.replace(scaling.step, status=status)
         step = self._with_milestones(planned, observed)
@@ -239,6 +247,15 @@ class EndpointController:
                     subresource="status",
                 )
         return sooner(scaling.again_after, endpoint)
+
+    def _fallbacks(
+        self, plane: PlaneCache, namespace: str, spec: EndpointSpec
+    ) -> tuple[Backend, ...]:
+        """Return the pods of an Endpoint's fallback that serve now."""
+        fallback = lifecycle.fallback_spec(spec)
+        if fallback is None:
+            return ()
+        return lifecycle.live_backends(fallback, self._observe(plane, namespace, fallback))
 
     def _with_milestones(self, step: EndpointPlan, observed: Observed) -> EndpointPlan:
         """Note what the pods of the demand have reached, if they are to serve it."""

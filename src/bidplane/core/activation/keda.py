@@ -18,10 +18,12 @@ from msgspec import inspect
 from bidplane.api.endpoint import (
     EndpointSpec,
     EndpointTarget,
+    FallbackTarget,
     HeaderMatch,
     OnCold,
     Placeholder,
     RequestMatch,
+    StaticAnswer,
     TargetRate,
 )
 from bidplane.api.keda import addon as keda
@@ -93,11 +95,6 @@ def _refusals_of_scaled_object(obj: Object, spec: keda.HTTPScaledObjectSpec) -> 
         yield "scaleTargetRef.deployment: differs from scaleTargetRef.name: remove it"
     if (ref.kind or "Deployment") != "Deployment" or (ref.api_version or "apps/v1") != "apps/v1":
         yield "scaleTargetRef.kind: only a Deployment of apps/v1 is scaled"
-    if spec.cold_start_timeout_failover_ref is not None:
-        yield (
-            "coldStartTimeoutFailoverRef: there is no other service while this one wakes:"
-            " requests are held; remove it"
-        )
     metric = spec.scaling_metric
     if metric is not None and metric.concurrency is not None and metric.request_rate is not None:
         yield "scalingMetric: concurrency and requestRate exclude each other: remove one"
@@ -115,6 +112,7 @@ def _scaled_object(spec: keda.HTTPScaledObjectSpec) -> EndpointSpec:
         raise Unsupported(f"replicas.max: {most} is more than {_MOST_REPLICAS}: lower it")
     if most < max(1, least):
         raise Unsupported(f"replicas.max: {most} is less than {max(1, least)}: raise it")
+    failover = spec.cold_start_timeout_failover_ref
     idle = 300 if spec.scaledown_period is None else spec.scaledown_period
     concurrency, rate = _targets(metric)
     return EndpointSpec(
@@ -132,6 +130,14 @@ def _scaled_object(spec: keda.HTTPScaledObjectSpec) -> EndpointSpec:
         always_awake=least > 0,
         target_concurrency=concurrency,
         target_rate=rate,
+        fallback=None
+        if failover is None
+        else FallbackTarget(
+            service=failover.service,
+            port=failover.port or 0,
+            port_name=failover.port_name or "",
+            after_seconds=_most(failover.timeout_seconds, "coldStartTimeoutFailoverRef"),
+        ),
         idle_seconds=max(1, idle),
         initial_seconds=spec.initial_cooldown_period or 0,
         hold_seconds=_hold_seconds(timeouts.condition_wait, "timeouts.conditionWait", zero=600),
@@ -183,18 +189,8 @@ def _selected_deployment(name: str, service: Object | None, deployments: Iterabl
 
 def _refusals_of_route(spec: keda.InterceptorRouteSpec) -> Iterator[str]:
     cold = spec.cold_start or keda.ColdStartRules()
-    if cold.fallback is not None:
-        yield (
-            "coldStart.fallback: there is no other service while this one wakes: requests are"
-            " held; remove it"
-        )
     if cold.overflow not in ("", "Reject"):
         yield f"coldStart.overflow: {cold.overflow} is not served: use Reject (429)"
-    if spec.static_routes:
-        yield (
-            "staticRoutes: answers without a backend are not served: use ignorePaths of an"
-            " Endpoint for paths that must not wake it; remove them"
-        )
     timeouts = spec.timeouts or keda.RouteTimeouts()
     if timeouts.request and _is_set(timeouts.request, "timeouts.request"):
         yield "timeouts.request: an answer may take any time: use responseHeader; remove it"
@@ -214,14 +210,12 @@ def _route(spec: keda.InterceptorRouteSpec, deployment: str) -> EndpointSpec:
     cold = spec.cold_start or keda.ColdStartRules()
     response = cold.placeholder.response if cold.placeholder is not None else None
     concurrency, rate = _targets(spec.scaling_metric)
-    routes = tuple(
-        RequestMatch(
-            hosts=_hosts(rule.hosts, f"rules[{index}].hosts"),
-            path_prefixes=_prefixes(path.value for path in rule.paths),
-            headers=_headers(rule.headers, f"rules[{index}].headers"),
-        )
-        for index, rule in enumerate(spec.rules)
+    hold_seconds = _hold_seconds(
+        timeouts.readiness, "timeouts.readiness", zero=_LONGEST_HOLD_SECONDS
     )
+    fallback = _fallback(cold, timeouts)
+    if fallback is not None:  # `readiness` is the time until then
+        hold_seconds = max(600, fallback.after_seconds)
     return EndpointSpec(
         target=EndpointTarget(
             deployment=deployment,
@@ -229,23 +223,71 @@ def _route(spec: keda.InterceptorRouteSpec, deployment: str) -> EndpointSpec:
             port=spec.target.port or 0,
             port_name=spec.target.port_name or "",
         ),
-        routes=routes,
+        routes=_matches(spec.rules, "rules"),
+        static_routes=tuple(
+            _static(entry, f"staticRoutes[{index}]")
+            for index, entry in enumerate(spec.static_routes)
+        ),
         replicas=1,
         max_replicas=_MOST_REPLICAS,
         target_concurrency=concurrency,
         target_rate=rate,
         on_cold=OnCold.HOLD if response is None else OnCold.PLACEHOLDER,
-        placeholder=None if response is None else _placeholder(response),
+        placeholder=None
+        if response is None
+        else _response(response, "coldStart.placeholder.response"),
+        fallback=fallback,
         max_held=cold.max_pending_requests or 1000,
-        hold_seconds=_hold_seconds(
-            timeouts.readiness, "timeouts.readiness", zero=_LONGEST_HOLD_SECONDS
-        ),
+        hold_seconds=hold_seconds,
         response_seconds=_response_seconds(timeouts.response_header),
     )
 
 
-def _placeholder(response: keda.StaticResponse) -> Placeholder:
-    path = "coldStart.placeholder.response"
+def _matches(rules: Sequence[keda.RoutingRule], path: str) -> tuple[RequestMatch, ...]:
+    return tuple(
+        RequestMatch(
+            hosts=_hosts(rule.hosts, f"{path}[{index}].hosts"),
+            path_prefixes=_prefixes(match.value for match in rule.paths),
+            headers=_headers(rule.headers, f"{path}[{index}].headers"),
+        )
+        for index, rule in enumerate(rules)
+    )
+
+
+def _static(route: keda.StaticRoute, path: str) -> StaticAnswer:
+    if route.response_mode not in ("Always", "WhenUnavailable"):
+        raise Unsupported(f"{path}.responseMode: {route.response_mode} is not known")
+    text = _response(route.response, f"{path}.response")
+    return StaticAnswer(
+        routes=_matches(route.rules, f"{path}.rules"),
+        status=text.status,
+        body=text.body,
+        content_type=text.content_type,
+        headers=text.headers,
+        always=route.response_mode == "Always",
+    )
+
+
+def _fallback(cold: keda.ColdStartRules, timeouts: keda.RouteTimeouts) -> FallbackTarget | None:
+    service = cold.fallback.service if cold.fallback is not None else None
+    if service is None:
+        return None
+    after = math.ceil(seconds_of(timeouts.readiness or "0s", "timeouts.readiness")) or 30
+    return FallbackTarget(
+        service=service.name,
+        port=service.port or 0,
+        port_name=service.port_name or "",
+        after_seconds=_most(after, "timeouts.readiness"),
+    )
+
+
+def _most(seconds: int, path: str) -> int:
+    if seconds > _LONGEST_HOLD_SECONDS:
+        raise Unsupported(f"{path}: {seconds} s is more than {_LONGEST_HOLD_SECONDS} s")
+    return seconds
+
+
+def _response(response: keda.StaticResponse, path: str) -> Placeholder:
     if response.body_from_config_map is not None:
         raise Unsupported(f"{path}.bodyFromConfigMap: write the text into {path}.body")
     status = response.status_code or 200

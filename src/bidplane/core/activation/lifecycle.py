@@ -197,6 +197,28 @@ def port_name(target: EndpointTarget, service: Object) -> str | None:
     return None
 
 
+def fallback_spec(spec: EndpointSpec) -> EndpointSpec | None:
+    """Return the Endpoint with its fallback as the target; None if it has none."""
+    fallback = spec.fallback
+    if fallback is None:
+        return None
+    target = EndpointTarget(
+        deployment="",
+        service=fallback.service,
+        port=fallback.port,
+        port_name=fallback.port_name,
+    )
+    return msgspec.structs.replace(spec, target=target)
+
+
+def live_backends(spec: EndpointSpec, observed: Observed) -> tuple[Backend, ...]:
+    """Return the pods of a target that serve; none without its Service."""
+    if observed.service is None:
+        return ()
+    live = [pod for pod in observed.pods if not pod.is_deleted and not pod.has_ended]
+    return tuple(backend for backend in _backends(spec, observed, live) if backend.ready)
+
+
 def _backends(spec: EndpointSpec, observed: Observed, live: Sequence[Pod]) -> list[Backend]:
     assert observed.service is not None
     target_port = port_name(spec.target, observed.service)

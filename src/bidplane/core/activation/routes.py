@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from bidplane.api.endpoint import EndpointSpec, HeaderMatch
+from bidplane.api.endpoint import EndpointSpec, HeaderMatch, StaticAnswer
 
 T = TypeVar("T")
 RequestHeaders = Sequence[tuple[bytes, bytes]]
@@ -95,6 +95,28 @@ class RouteTable(Generic[T]):
         for entry in self._hosts.get(host, ()):
             if entry.matches(path, headers):
                 return entry.value
+        return None
+
+
+class StaticRoutes:
+    """The static answers of an Endpoint; the first that matches a request counts."""
+
+    def __init__(self, spec: EndpointSpec, hosts: Sequence[str]) -> None:
+        self._tables = [
+            RouteTable(
+                (rule, answer)
+                for match in answer.routes
+                for rule in rules(match.hosts or hosts, match.path_prefixes, match.headers)
+            )
+            for answer in spec.static_routes
+        ]
+
+    def find(self, host: bytes, path: bytes, headers: RequestHeaders) -> StaticAnswer | None:
+        """Return the answer for a request; None if it is for the service."""
+        for table in self._tables:
+            answer = table.find(host, path, headers)
+            if answer is not None:
+                return answer
         return None
 
 
