@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections import Counter
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bidplane.api.bid import BidReason
 from bidplane.api.money import GPU_WEIGHT
-from bidplane.core.devices.chain import CHAIN, block_size
+from bidplane.core.devices.chain import CHAIN, Block, block_size
 from bidplane.core.market import (
     Ask,
     Domain,
@@ -26,14 +28,18 @@ from bidplane.core.market import (
 from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.clearing.contested import clear
 from bidplane.core.market.clearing.exact import clear_exactly
+from bidplane.core.market.clearing.greedy import clear_bids
+from bidplane.core.market.joint.capacity import Rooms, joint
 from bidplane.core.market.joint.clearing import Joined
 from bidplane.core.market.joint.components import Component
 from bidplane.core.market.model import ONE
 from bidplane.core.market.pricing.purses import Purses
 from bidplane.core.market.round import admit
+from effort import effort
 
+from .contests import FLOOR
 from .contests import rounds as single_lot_rounds
-from .joint_contests import Contest, contests, packs_all, plain, rooms
+from .joint_contests import CHAINS, Contest, contests, packs_all, plain, rooms
 from .joint_contests import rounds as joint_rounds
 
 # Clearing
@@ -544,3 +550,45 @@ def test_the_cheapest_machine_to_have_is_the_one_it_is_sent_to() -> None:
     )
     assert [gone.lease for gone in result.displaced] == ["cheap"]
     assert result.won[0].price == 201
+
+
+def crowd(seed: int) -> tuple[Rooms, list[Contestant]]:
+    """Bids for two lots, some of them for certain domains, as bids for one machine are."""
+    dice = random.Random(seed)
+    free = {lot: {f"d{n}": dice.choice([3, 6, 8, 8]) for n in range(6)} for lot in ("a", "b")}
+    field = []
+    for n in range(120):
+        needs: dict[str, Block] = {}
+        for lot in dice.sample(["a", "b"], dice.choice([1, 2])):
+            size = dice.choice(CHAINS[lot])
+            if dice.random() < 0.4:
+                needs[lot] = Block(0, seats=((f"d{dice.randrange(6)}", dice.choice([1, 2, 3])),))
+            else:
+                needs[lot] = Block(size, count=dice.choice([1, 1, 2]))
+        agent = dice.choice(["", "x", "y"])
+        price = FLOOR * dice.randint(1, 40)
+        field.append(Contestant(f"c{n}", joint(needs), price, ONE, n % 3, FLOOR, agent))
+    return rooms(free), field
+
+
+@pytest.mark.parametrize("seed", range(effort(30, 500)))
+def test_of_many_bids_each_winner_is_asked_about_every_loser(seed: int) -> None:
+    """What winners in certain places give back is kept by its counters, and is the same."""
+    start, field = crowd(seed)
+    outcome = clear_bids(start, field)
+    room, met = start, {}
+    accepted = {c.id for c in outcome.accepted}
+    for c in sorted(field, key=lambda c: c.rank):
+        met[c.id] = room
+        room = room.take(c.block) if c.id in accepted else room
+    for winner in outcome.accepted:
+        able = (
+            loser
+            for loser in outcome.losers
+            if loser.rank > winner.rank
+            and not loser.is_of_agent(winner)
+            and met[loser.id].fits_without(winner.block, loser.block)
+        )
+        rival = next(able, None)
+        least = FLOOR if rival is None else max(FLOOR, winner.price_ahead_of(rival))
+        assert outcome.critical_price(winner) == least

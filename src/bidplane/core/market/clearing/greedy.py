@@ -18,12 +18,16 @@ nothing for others, so this is i's critical price in the round without that bid.
 
 from __future__ import annotations
 
+import heapq
+import itertools
+import operator
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from bidplane.core.devices.chain import Block
-from bidplane.core.market.clearing.capacity import Room
+from bidplane.core.market.clearing.capacity import Counters, Room
 from bidplane.core.market.clearing.contestant import Contestant
+from bidplane.core.market.clearing.supply import Place, fits_with, gains_of, need_of, seats_of
 from bidplane.core.market.model import ONE
 
 
@@ -102,6 +106,11 @@ class Greedy(Clearing):
         # For what is left now: the first rival with the block, and the agents recorded.
         self._too_large: dict[Block, tuple[int, set[str]]] = {}
         self._let_in: dict[Block, _Seen] = {}
+        # The same for what a pinned winner gives back, as counters. By place, the positions of
+        # pinned rivals there, and how many rivals there were when a winner took units of it.
+        self._let_in_by: dict[Counters, _Seen] = {}
+        self._rivals_at: dict[Place, list[int]] = {}
+        self._taken_at: dict[Place, list[int]] = {}
         # By id, of each accepted one: how many rivals there were before.
         self._rivals_before: dict[str, int] = {}
         self._last_chance: dict[Block, int | None] = {}
@@ -118,6 +127,9 @@ class Greedy(Clearing):
     def _accept(self, bid: Contestant) -> None:
         self._rivals_before[bid.id] = len(self._rivals)
         self.accepted.append(bid)
+        if bid.block.is_pinned:
+            for place, _ in seats_of(bid.block):
+                self._taken_at.setdefault(place, []).append(len(self._rivals))
         self.room = self.room.take(bid.block)
         self.after.append(self.room)
         self._too_large.clear()
@@ -131,6 +143,9 @@ class Greedy(Clearing):
         if loser.agent not in agents and len(agents) < _AGENTS_PER_BLOCK:
             agents.add(loser.agent)
             self._first_alike.append(first)
+            if loser.block.is_pinned:
+                for place, _ in seats_of(loser.block):
+                    self._rivals_at.setdefault(place, []).append(len(self._rivals))
             self._rivals.append((loser, self.room))
 
     # What winners pay
@@ -144,16 +159,8 @@ class Greedy(Clearing):
     def _rival_of(self, winner: Contestant) -> Contestant | None:
         """The first rejected after it, of another agent, who would have got in without it."""
         first = self._rivals_before[winner.id]
-        if winner.block.is_pinned:  # what it gives back depends on what its domain has by then
-            fits: dict[int, bool] = {}
-            for at in range(first, len(self._rivals)):
-                rival, met = self._rivals[at]
-                representative = self._first_alike[at]
-                if representative not in fits:
-                    fits[representative] = met.fits_without(winner.block, rival.block)
-                if fits[representative] and not rival.is_of_agent(winner):
-                    return rival
-            return None
+        if winner.block.is_pinned:
+            return self._rival_of_pinned(winner, first)
         # Of one that may be anywhere it depends on its block alone: who gets in is kept by block.
         for at in self._let_in_without(winner.block, first):
             rival = self._rivals[at][0]
@@ -161,22 +168,64 @@ class Greedy(Clearing):
                 return rival
         return None
 
+    def _rival_of_pinned(self, winner: Contestant, first: int) -> Contestant | None:
+        """
+        The same for a winner in certain places. What it gives back depends on what these have
+        free, which changes when another winner takes some of it. Between two such changes the
+        counters that it gives back are the same, and who gets in is kept by these; only of rivals
+        in the same places it is asked one by one.
+        """
+        block, rivals = winner.block, self._rivals
+        places = [place for place, _ in seats_of(block)]
+        beside = {at for place in places for at in self._rivals_at.get(place, ())}
+        changes = {at for place in places for at in self._taken_at.get(place, ()) if at > first}
+        for low, high in itertools.pairwise(sorted({first, *changes, len(rivals)})):
+            met = rivals[low][1]
+            returned = tuple(map(operator.add, need_of(met, block), gains_of(met, block)))
+            alone = self._let_in_by_counters(returned, low, high)
+            here = (at for at in sorted(beside) if low <= at < high)
+            for at in heapq.merge(alone, here):
+                rival, met = rivals[at]
+                if rival.is_of_agent(winner):
+                    continue
+                if at not in beside or met.fits_without(block, rival.block):
+                    return rival
+        return None
+
     def _let_in_without(self, block: Block, first: int) -> Iterator[int]:
         """Positions of rivals, from `first` on, who would get in if somebody with `block` left."""
-        examined = self._let_in.setdefault(block, _Seen())
+
+        def fits(position: int) -> bool:
+            rival, met = self._rivals[position]
+            return met.fits_without(block, rival.block)
+
+        return self._who_fits(self._let_in.setdefault(block, _Seen()), fits, first)
+
+    def _let_in_by_counters(self, returned: Counters, low: int, high: int) -> Iterator[int]:
+        """
+        Positions of rivals, from `low` up to `high`, who would get in with so much more of each
+        block size, if nobody in the same place left.
+        """
+
+        def fits(position: int) -> bool:
+            rival, met = self._rivals[position]
+            return fits_with(met, returned, rival.block)
+
+        examined = self._let_in_by.setdefault(returned, _Seen())
+        return itertools.takewhile(lambda at: at < high, self._who_fits(examined, fits, low))
+
+    def _who_fits(self, examined: _Seen, fits: Callable[[int], bool], first: int) -> Iterator[int]:
+        """The positions from `first` on that fit; each is asked once, and its answer kept."""
         at = bisect_left(examined.let_in, first)
         while True:
             while at == len(examined.let_in) and len(examined.fits) < len(self._rivals):
                 position = len(examined.fits)
-                rival, met = self._rivals[position]
                 representative = self._first_alike[position]
-                fits = (
-                    examined.fits[representative]
-                    if representative < position
-                    else met.fits_without(block, rival.block)
+                let_in = (
+                    examined.fits[representative] if representative < position else fits(position)
                 )
-                examined.fits.append(fits)
-                if fits:
+                examined.fits.append(let_in)
+                if let_in:
                     examined.let_in.append(position)
                     at += position < first
             if at == len(examined.let_in):

@@ -69,6 +69,17 @@ def gains_of(room: Room, block: Block) -> Counters:
     return tuple(map(sum, zip(*gains, strict=True)))
 
 
+def fits_with(room: Room, more: Counters, block: Block) -> bool:
+    """Return whether a block fits with so much more of each size, but no more at its places."""
+    changes = [counters(room), more, tuple(-n for n in need_of(room, block))]
+    if block.is_pinned:
+        for place, units in seats_of(block):
+            if free_at(room, place) < units:
+                return False
+            changes.append(gain(room, place, -units))
+    return all(sum(change) >= 0 for change in zip(*changes, strict=True))
+
+
 def free_at(room: Room, place: Place) -> int:
     """The free units of a place."""
     inside = room.lots[place[0]] if isinstance(room, Rooms) else room
