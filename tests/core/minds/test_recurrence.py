@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from bidplane.api.endpoint import EndpointPhase
 from bidplane.api.times import rfc3339
 from bidplane.core.gate.fleet import FleetEndpoint
-from bidplane.core.minds.recurrence import BIN_SECONDS, KEEP_BINS, UseHistory
+from bidplane.core.minds.recurrence import (
+    BIN_SECONDS,
+    KEEP_BINS,
+    PERIODS,
+    UseHistory,
+    _in_rhythm,
+)
 from bidplane.core.minds.tracking import EndpointUse, SavedUse
 
 DAY = 144
@@ -30,7 +36,7 @@ def test_three_of_three_days_are_likely_and_said_so() -> None:
     likely = uses.likelihood("s", 4 * DAY + FOUR)
     assert likely.probability > 0.6
     assert (likely.reason, likely.times) == ("started at 04:00 on the last 3 of 3 days", 3)
-    assert uses.likelihood("s", 4 * DAY + FOUR - 1).times == 0, "not ten minutes earlier"
+    assert uses.likelihood("s", 4 * DAY + FOUR - 1).probability < 0.1, "not ten minutes earlier"
 
 
 def test_two_of_three_are_less_likely_and_one_is_chance() -> None:
@@ -39,7 +45,7 @@ def test_two_of_three_are_less_likely_and_one_is_chance() -> None:
     )
     assert three.probability > two.probability > chance.probability
     assert two.reason == "started at 04:00 on the last 2 of 3 days"
-    assert chance.times == 0
+    assert chance.probability < 0.1
 
 
 def test_a_day_on_which_it_was_in_use_already_says_nothing() -> None:
@@ -55,8 +61,8 @@ def test_a_rhythm_of_hours() -> None:
     uses = UseHistory()
     for b in range(60):
         uses.observe("s", b, b % 6 == 2)
-    likely = uses.likelihood("s", 62)
-    assert likely.probability > 0.9
+    likely = _in_rhythm(uses.services["s"], 62, PERIODS[1])
+    assert 0.65 < likely.probability < 0.75, "an hour's rhythm is trusted less than a day's"
     assert likely.reason == "started at minute 20 on the last 10 of 10 hours"
 
 
@@ -135,6 +141,9 @@ class TestTracking:
         for b in range(4 * DAY):
             tracker.observe([endpoint(in_flight=int(b % DAY == FOUR))], b * BIN_SECONDS)
         service = endpoint(cold_start_seconds=cold)
-        begins = (4 * DAY + FOUR) * BIN_SECONDS - 60 - cold
-        assert tracker.likely([service], begins - 1)["u"].times == 0
-        assert tracker.likely([service], begins)["u"].times == 4
+        begins = (4 * DAY + FOUR) * BIN_SECONDS - 30 - cold
+        assert tracker.likely([service], begins - 1)["u"].probability < 0.1
+        likely = tracker.likely([service], begins)["u"]
+        assert (likely.times, likely.is_ahead) == (4, True)
+        late = tracker.likely([service], begins + 60 + cold)["u"]
+        assert (late.times, late.is_ahead) == (4, False)

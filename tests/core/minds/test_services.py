@@ -65,9 +65,9 @@ class TestPrewarming:
     @pytest.mark.parametrize(
         ("likely", "certainty"),
         [
-            (Likelihood(0.59, "r", 3), "unsure"),
-            (Likelihood(0.9, "r", 2), "unsure"),
-            (Likelihood(0.60, "r", 3), "sure"),
+            (Likelihood(0.44, "r", 3), "unsure"),
+            (Likelihood(0.9, "r", 1), "unsure"),
+            (Likelihood(0.45, "r", 2), "sure"),
         ],
     )
     def test_a_person_is_asked_where_it_is_unsure(self, likely: Likelihood, certainty: str) -> None:
@@ -79,13 +79,13 @@ class TestPrewarming:
         "observation",
         [
             observe(endpoint(), Likelihood(0.19, "r", 3)),
-            observe(endpoint(), Likelihood(0.9, "a pause", 0)),  # no rhythm
+            observe(endpoint(), Likelihood(0.9, "r", 3, False)),  # it has begun: too late
             observe(endpoint(awake=True, phase=EndpointPhase.WAKING)),
             observe(endpoint(phase=EndpointPhase.REFUSED)),
             observe(
                 endpoint(),
                 RHYTHM,
-                past(endpoint_action(ActionKind.SLEEP_ENDPOINT, endpoint()), 300),
+                past(endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure"), 1100),
             ),
         ],
     )
@@ -97,7 +97,7 @@ class TestPrewarming:
         assert kinds(decide(observe(endpoint(), even, rent=2 * MICRO)))  # the list price
         assert decide(observe(endpoint(), even, rent=4 * MICRO)) == []
         usual = least_probability(Fleet(pools=(msgspec.structs.replace(POOL, floor_price="2"),)))
-        assert usual == pytest.approx(0.29, abs=0.001)
+        assert usual == pytest.approx(0.2525, abs=0.001)
 
 
 class TestSleep:
@@ -123,16 +123,36 @@ class TestSleep:
     def test_not_what_is_or_may_be_used(self, observation: Observation) -> None:
         assert decide(observation) == []
 
-    def test_an_unused_prewarming_is_taken_back(self) -> None:
+    @pytest.mark.parametrize(
+        ("since", "likely", "sleeps"),
+        [
+            (189, UNLIKELY, False),  # a cold start of 100 s, 30 s before, and a minute of silence
+            (190, UNLIKELY, True),
+            (1329, RHYTHM, False),
+            (1330, RHYTHM, True),
+        ],
+    )
+    def test_an_unused_prewarming_is_taken_back(
+        self, since: float, likely: Likelihood, sleeps: bool
+    ) -> None:
         asked = endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure")
-        for since, expected in ((1299, []), (1300, [(ActionKind.SLEEP_ENDPOINT, "")])):
-            service = warm(reason="Asked", since=since, unused=90_000, cold_start_seconds=100)
-            observation = observe(service, RHYTHM, past(asked, since))
-            assert kinds(decide(observation)) == expected
-        by_a_person = observe(warm(reason="Asked", since=1200, unused=90_000), RHYTHM)
+        service = warm(reason="Asked", since=since, unused=90_000, cold_start_seconds=100)
+        intentions = kinds(decide(observe(service, likely, past(asked, since))))
+        assert (intentions == [(ActionKind.SLEEP_ENDPOINT, "")]) is sleeps
+        by_a_person = observe(service, likely)
         assert decide(by_a_person) == [], "what a person woke is the person's"
-        used = observe(warm(reason="Asked", since=1200, unused=300), RHYTHM, past(asked, 1200))
+
+    def test_a_prewarming_that_is_used_stays(self) -> None:
+        asked = endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure")
+        used = observe(warm(reason="Asked", since=1400, unused=300), RHYTHM, past(asked, 1400))
         assert decide(used) == []
+
+    def test_what_was_prewarmed_in_vain_is_not_at_once_again(self) -> None:
+        asked = endpoint_action(ActionKind.PREWARM_ENDPOINT, endpoint(), "sure")
+        for last_use, again in ((2000, False), (60, True)):
+            service = endpoint(last_request=rfc3339(NOW - last_use))
+            intentions = decide(observe(service, RHYTHM, past(asked, 1100)))
+            assert bool(intentions) is again
 
 
 class TestRetrying:

@@ -9,7 +9,7 @@ so many pauses ended. A young history counts as little: each share is drawn towa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -24,11 +24,12 @@ class Period(msgspec.Struct, frozen=True, kw_only=True):
     noun: str
     bins: int
     back: int
+    trust: float = 1.0  # in what it says, beside the rhythm of days
 
 
 PERIODS = (
     Period(noun="days", bins=_DAY, back=10),
-    Period(noun="hours", bins=_HOUR, back=24),
+    Period(noun="hours", bins=_HOUR, back=24, trust=0.75),
 )
 _DECAY = 0.9  # of the weight, from one day or hour to the one before
 _PRIOR, _PRIOR_WEIGHT = 0.02, 0.5
@@ -43,7 +44,8 @@ class Likelihood(msgspec.Struct, frozen=True):
 
     probability: float
     reason: str = ""
-    times: int = 0  # that use began in the same rhythm; 0 if the pause's length says it
+    times: int = 0  # that it came so before
+    is_ahead: bool = True  # False of ten minutes that have begun: warming comes too late for them
 
 
 class ServiceHistory:
@@ -109,16 +111,10 @@ class UseHistory:
         pooled = (self._ended[pause] + _POOLED[0]) / (self._reached[pause] + _POOLED[1])
         ended, reached = service.ended[pause], service.reached[pause]
         probability = (ended + _OWN_WEIGHT * pooled) / (reached + _OWN_WEIGHT)
-        minutes = (bin - service.last - 1) * BIN_SECONDS // 60 or 1
-        reason = f"{ended} of its {reached} pauses of {minutes} minutes ended soon"
-        return Likelihood(probability, reason)
-
-    def replay(self, key: str, bins: Iterable[int], until: int) -> None:
-        """Observe the bins of a service that was used in these, up to `until`."""
-        used_bins = sorted(bins)
-        used_set = set(used_bins)
-        for bin in range(used_bins[0], until) if used_bins else ():
-            self.observe(key, bin, bin in used_set)
+        minutes = (pause - 1) * BIN_SECONDS // 60 or 1
+        more = " or more" if pause == _LONGEST_PAUSE else ""
+        reason = f"{ended} of its {reached} pauses of {minutes} minutes{more} ended soon"
+        return Likelihood(probability, reason, ended)
 
 
 def _in_rhythm(service: ServiceHistory, bin: int, period: Period) -> Likelihood:
@@ -136,7 +132,7 @@ def _in_rhythm(service: ServiceHistory, bin: int, period: Period) -> Likelihood:
     if times < _LEAST_TIMES:
         return Likelihood(0.0)
     probability = (hits + _PRIOR_WEIGHT * _PRIOR) / (weights + _PRIOR_WEIGHT)
-    return Likelihood(probability, _rhythm_reason(bin, period, pattern), times)
+    return Likelihood(period.trust * probability, _rhythm_reason(bin, period, pattern), times)
 
 
 def _rhythm_reason(bin: int, period: Period, pattern: list[bool]) -> str:

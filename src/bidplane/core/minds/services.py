@@ -22,17 +22,17 @@ from bidplane.core.gate.endpoint_effects import AWAKE, device_price, list_price
 from bidplane.core.gate.fleet import FleetEndpoint, FleetState
 from bidplane.core.minds.observation import REST_SECONDS, Intention, Observation
 from bidplane.core.minds.recurrence import BIN_SECONDS, Likelihood
-from bidplane.core.minds.tracking import QUIET_SECONDS
+from bidplane.core.minds.tracking import MARGIN_SECONDS, QUIET_SECONDS
 
 ON_CALL = "on-call"  # the person that is paged
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A cold start is worth as much as its devices cost in so many hours at the list price.
-    cold_start_hours: float = 0.575
+    cold_start_hours: float = 0.66
     least_probability: float = 0.2  # however cheap devices are
-    sure_probability: float = 0.6
-    sure_times: int = 3  # that use began in the same rhythm
+    sure_probability: float = 0.45
+    sure_times: int = 2  # that use began in the same rhythm
     hold_seconds: float = 1200.0  # warm, then a pre-warmed service that nobody used sleeps again
     quiet_seconds: float = QUIET_SECONDS  # without a request, before a service is let sleep
     retries: int = 5
@@ -58,11 +58,11 @@ def prewarm(observation: Observation, settings: ServiceSettings) -> Iterator[Int
     least = least_probability(observation.fleet, settings)
     for endpoint in observation.fleet.endpoints:
         likely = observation.likely.get(endpoint.uid)
-        if likely is None or not likely.times or likely.probability < least:
+        if likely is None or not likely.is_ahead or likely.probability < least:
             continue
         if endpoint.awake or endpoint.phase is not EndpointPhase.ASLEEP:
             continue
-        if _was_taken_back(observation, endpoint):
+        if _was_in_vain(observation, endpoint, settings.hold_seconds):
             continue
         is_sure = (
             likely.probability >= settings.sure_probability and likely.times >= settings.sure_times
@@ -89,13 +89,15 @@ def _worth(
     )
 
 
-def _was_taken_back(observation: Observation, endpoint: FleetEndpoint) -> bool:
-    """Return True if it was let sleep by a Proposal a short time ago."""
+def _was_in_vain(observation: Observation, endpoint: FleetEndpoint, hold: float) -> bool:
+    """Return True if it was pre-warmed a short time ago, and nobody has used it since."""
+    last_use = parse_or_zero(endpoint.last_request) if endpoint.last_request else 0
     return any(
-        past.action.kind is ActionKind.SLEEP_ENDPOINT
+        past.action.kind is ActionKind.PREWARM_ENDPOINT
         and past.action.uid == endpoint.uid
         and past.phase is ProposalPhase.APPLIED
-        and past.created + BIN_SECONDS > observation.at
+        and past.created + hold > observation.at
+        and past.created > last_use
         for past in observation.proposals
     )
 
@@ -112,13 +114,15 @@ def let_sleep(observation: Observation, settings: ServiceSettings) -> Iterator[I
         awake_for = observation.at - parse_or_zero(endpoint.since)
         unused_for = observation.at - parse_or_zero(endpoint.last_request)
         was_used = unused_for < awake_for
-        if was_used and unused_for >= settings.quiet_seconds and likely.probability < least:
+        unlikely = likely.probability < least
+        if was_used and unused_for >= settings.quiet_seconds and unlikely:
             reason = f"nobody uses it; use in ten minutes is {likely.probability:.0%} likely"
-        elif (
-            _is_prewarmed(observation, endpoint)
-            and awake_for >= settings.hold_seconds + endpoint.cold_start_seconds
-        ):
-            if was_used:
+        elif not was_used and _is_prewarmed(observation, endpoint):
+            # From here on it is warm, and was expected to be used.
+            warm_for = awake_for - endpoint.cold_start_seconds - MARGIN_SECONDS
+            if warm_for < settings.quiet_seconds or not (
+                unlikely or warm_for >= settings.hold_seconds
+            ):
                 continue
             reason = f"it was pre-warmed {awake_for / 60:.0f} minutes ago and nobody has used it"
         else:

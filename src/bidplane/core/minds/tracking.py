@@ -11,7 +11,7 @@ from bidplane.core.gate.fleet import FleetEndpoint
 from bidplane.core.minds.recurrence import BIN_SECONDS, KEEP_BINS, Likelihood, UseHistory
 
 QUIET_SECONDS = 60.0  # without a request, after which use may be over
-_MARGIN_SECONDS = 60.0  # before use that is expected, a service is to be warm
+MARGIN_SECONDS = 30.0  # before use that is expected, a service is to be warm
 _IN_USE = Likelihood(1.0, "it is in use")
 
 
@@ -61,7 +61,7 @@ class EndpointUse:
         likelihoods: dict[str, Likelihood] = {}
         for endpoint in endpoints:
             current = _bin(now)
-            target = _bin(now + endpoint.cold_start_seconds + _MARGIN_SECONDS)
+            target = _bin(now + endpoint.cold_start_seconds + MARGIN_SECONDS)
             if (
                 endpoint.queue
                 or current in self._used.get(endpoint.uid, ())
@@ -69,7 +69,10 @@ class EndpointUse:
             ):
                 likelihoods[endpoint.uid] = _IN_USE
             else:
-                likelihoods[endpoint.uid] = self._history.likelihood(endpoint.uid, target)
+                likely = self._history.likelihood(endpoint.uid, target)
+                likelihoods[endpoint.uid] = msgspec.structs.replace(
+                    likely, is_ahead=target > current
+                )
         return likelihoods
 
     def _was_just_used(self, endpoint: FleetEndpoint, now: float) -> bool:
