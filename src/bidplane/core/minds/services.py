@@ -29,7 +29,7 @@ ON_CALL = "on-call"  # the person that is paged
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A cold start is worth as much as its devices cost in so many hours at the list price.
-    cold_start_hours: float = 0.66
+    cold_start_hours: float = 0.68
     least_probability: float = 0.2  # however cheap devices are
     sure_probability: float = 0.45
     sure_times: int = 2  # that use began in the same rhythm
