@@ -22,6 +22,7 @@ BENCHES = {
     "agents": "agents and pods from create to running; beside kube-scheduler with DRA",
     "neighbours": "a quiet agent's GET and bid → won while another attacks, beside before",
     "activator": "CPU and time a request and a held request cost; beside nginx, HAProxy, Go",
+    "idle": "GPU hours and cold starts of idle services, beside fixed windows and the optimum",
     "pilot": "services let sleep and pre-warmed by rules, beside a window and an oracle",
     "ledger": "transfers per second in rounds, on SQLite and PostgreSQL",
 }

@@ -31,7 +31,7 @@ def bench(
 
     Exit code 1 means that an aim was missed. --quick ends within 45 seconds and says what
     it reduced. Benchmarks: market, traces, plane, nodes, agents, neighbours,
-    activator, pilot, ledger.
+    activator, idle, pilot, ledger.
 
     For example:
         bidplane bench market --quick
