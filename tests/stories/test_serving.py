@@ -33,9 +33,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SMOLLM2 = Path(os.environ.get("BIDPLANE_SMOLLM2", Path.home() / ".cache/bidplane/smollm2"))
 AGENT = "worker"
 ENGINES = {
-    "llama-cpp": ["tiny.gguf"],
+    "llama-cpp": ["tiny.gguf", "--image", "llama.cpp:server-cuda"],
     "vllm": ["Qwen/Qwen3-8B", "--gpus", "2", "--max-replicas", "3", "--target-concurrency", "8"],
-    "tensorrt-llm": ["./qwen", "--name", "trt", "--host", "llm.worker.localhost"],
+    "tensorrt-llm": ["./qwen", "--image", "trt:1", "--name", "trt", "--host", "llm.worker.localhost"],
     "comfyui": ["sdxl", "--image", "comfyui:1", "--gpu-memory", "18Gi"],
     "wan2gp": ["wan", "--image", "wan2gp:1"],
     "process": ["p.bin", "--image", "tools", "--ready", "/readyz", "--", "python3", "-m", "x"],
@@ -113,7 +113,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, kubectl: Path) -> Iterator[Si
     install_llama_cpp(models)
     images = {
         "python:3.11": {"command": ["/usr/bin/python3"]},
-        "ghcr.io/ggml-org/llama.cpp:*": {
+        "llama.cpp:*": {
             "command": ["/usr/bin/python3", "/models/llama_server.py"],
             "env": {"PYTHONPATH": "/models/lib"},
         },
@@ -170,7 +170,7 @@ def test_a_process_is_served_with_its_model_and_gives_its_gpu_back(site: Site) -
 
 @pytest.mark.skipif(not SMOLLM2.exists(), reason=f"no model in {SMOLLM2}")
 def test_llama_cpp_serves_a_model_that_sleeps_and_wakes(site: Site) -> None:
-    site.serve("llama-cpp", "smollm2.gguf", "--idle", "2")
+    site.serve("llama-cpp", "smollm2.gguf", "--image", "llama.cpp:server", "--idle", "2")
     site.sleeps("smollm2")
     for _ in range(2):
         question = {"prompt": "One, two,", "n_predict": 4}

@@ -55,7 +55,7 @@ def serve(
     (--volumes of `bidplane node`, or a claim in the agent's namespace).
 
     For example:
-        bidplane serve llama-cpp smollm2.gguf --kubeconfig mine.kubeconfig
+        bidplane serve llama-cpp smollm2.gguf --image tools --kubeconfig mine.kubeconfig
         bidplane serve vllm Qwen/Qwen3-8B --gpus 2 --idle 900 -- --max-model-len 8192
         bidplane serve comfyui sdxl --image registry.example/comfyui:1 --dry-run
         bidplane serve process tiny.gguf --image tools --ready /health -- python3 serve.py
@@ -66,7 +66,7 @@ def serve(
             Hugging Face, whose cache is then /models/huggingface.
         arguments: More arguments for the server, after --; for process, the command itself.
         name: The name of the service; else the model's.
-        image: The container's image; else the one that the server's makers publish.
+        image: The container's image; for vllm else vllm/vllm-openai:latest.
         gpus: GPUs of one link; 0 is none.
         gpu_memory: A part of one GPU with so much memory, as 18Gi.
         idle: Seconds without a request until it sleeps; else the engine's default.

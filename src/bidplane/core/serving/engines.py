@@ -31,7 +31,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     port: int
     ready: str  # a GET here answers 2xx once requests can be served
-    image: str = ""  # "" if nobody publishes an official one
+    image: str = ""  # "" if a person must name one
     ignore: tuple[str, ...] = ()  # what its own page or a monitor asks for all the time
     idle_seconds: int = 300
     model_path: str = ""  # where the model's folder is mounted, if not below MODELS
@@ -39,7 +39,6 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 PROFILES: dict[EngineKind, EngineProfile] = {
     EngineKind.LLAMA_CPP: EngineProfile(
-        image="ghcr.io/ggml-org/llama.cpp:server-cuda",
         port=8080,
         ready="/health",  # 503 while it loads
         ignore=("/health", "/metrics", "/props", "/slots"),
@@ -52,7 +51,6 @@ PROFILES: dict[EngineKind, EngineProfile] = {
         idle_seconds=600,
     ),
     EngineKind.TENSORRT_LLM: EngineProfile(
-        image="nvcr.io/nvidia/tensorrt-llm/release:latest",
         port=8000,
         ready="/health",
         ignore=("/health", "/metrics", "/version"),

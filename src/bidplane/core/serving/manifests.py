@@ -84,8 +84,8 @@ def _check(request: ServiceRequest) -> None:
         raise UserError(f"{name!r} is no name for a service: give one, as --name render")
     if not (request.image or PROFILES[request.engine].image):
         raise UserError(
-            f"nobody publishes an official image of {request.engine}: name yours, as"
-            " --image registry.example/render:1"
+            f"{request.engine} needs --image: name the one that you trust, as"
+            f" --image registry.example/{request.engine}:1"
         )
     if request.engine is EngineKind.PROCESS and not request.arguments:
         raise UserError(
