@@ -35,7 +35,7 @@ AGENT = "worker"
 ENGINES = {
     "llama-cpp": ["tiny.gguf", "--image", "llama.cpp:server-cuda"],
     "vllm": ["Qwen/Qwen3-8B", "--gpus", "2", "--max-replicas", "3", "--target-concurrency", "8"],
-    "tensorrt-llm": ["./qwen", "--image", "trt:1", "--name", "trt", "--host", "llm.worker.localhost"],
+    "tensorrt-llm": ["./qwen", "--image", "trt:1", "--host", "llm.worker.localhost"],
     "comfyui": ["sdxl", "--image", "comfyui:1", "--gpu-memory", "18Gi"],
     "wan2gp": ["wan", "--image", "wan2gp:1"],
     "process": ["p.bin", "--image", "tools", "--ready", "/readyz", "--", "python3", "-m", "x"],
