@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from bidplane.bench import idle
 from bidplane.bench.support.idle_policies import (
     FixedWindow,
     HybridHistogram,
+    IdlePolicy,
     offline_optimum,
     play,
 )
@@ -35,7 +37,7 @@ gaps = st.lists(st.floats(30, 30_000), max_size=30)
 def test_nothing_costs_less_than_the_optimum(lengths: list[list[float]], worth: float) -> None:
     clients = [client(gaps) for gaps in lengths]
     least = offline_optimum(clients, worth).cost_hours(worth)
-    policies = [
+    policies: list[Callable[[], IdlePolicy]] = [
         lambda: FixedWindow(300),
         lambda: FixedWindow(1e9),
         lambda: idle.ComputedWindow(worth),
