@@ -84,9 +84,9 @@ def _services(quick: bool, data: Path | None) -> tuple[list[UsedService], str]:
     if data is not None and (data / "servegen").is_dir():
         services = load.read_services(data)
         if services:
-            kept = services[:: max(1, len(services) // 24)] if quick else services
-            part = f"quick: {len(kept)} of " if quick else ""
-            return kept, f"{part}{len(services)} clients of ServeGen on openb's GPUs"
+            sample = services[:: max(1, len(services) // 24)] if quick else services
+            part = f"quick: {len(sample)} of " if quick else ""
+            return sample, f"{part}{len(services)} clients of ServeGen on openb's GPUs"
     count, days = (24, 7) if quick else (80, 14)
     return load.draw_services(count, days, _SEED), f"{count} services drawn from seed {_SEED}"
 

@@ -42,7 +42,7 @@ class IdlePolicy(Protocol):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a policy cost over all clients."""
+    """The cost of a policy over all clients."""
 
     busy_seconds: float = 0.0
     idle_seconds: float = 0.0  # held without use
