@@ -178,7 +178,7 @@ def test_a_job_no_fleet_can_hold_and_a_policy_nobody_knows_are_refused() -> None
 
 @pytest.mark.slow
 def test_on_a_loaded_fleet_the_exchange_is_ahead_where_it_says() -> None:
-    jobs = generate(800, gpus=64, load=2.0, seed=8)
+    jobs = generate(400, gpus=64, load=2.0, seed=8)
     metrics = {
         name: measure(simulate(jobs, [8] * 8, find(name)))
         for name in ("fifo", "las", "srtf", "exchange", "exchange-blind")
