@@ -18,7 +18,10 @@ from bidplane.core.market.clearing import contested
 from bidplane.core.market.clearing.contested import STATES_MOST
 from effort import effort
 
-from .worlds import locked_out, world, worth_after, worth_before
+from .judge import locked_out, worth_after, worth_before
+from .worlds import world
+
+pytestmark = [pytest.mark.explored, pytest.mark.timeout(effort(300, 3600))]
 
 ROUNDS = effort(25, 1700)  # of each of six kinds
 KINDS = [
@@ -148,8 +151,9 @@ def test_who_is_displaced_is_compensated_by_those_who_take_its_seat(kind: dict[s
 
 
 @pytest.mark.parametrize("joint", [False, True], ids=["one lot", "two lots"])
-def test_nobody_is_locked_out_by_leases_that_are_worth_less(joint: bool) -> None:
-    for given, result in rounds({"joint": joint}, 70_000):
+@pytest.mark.parametrize("parts", [False, True], ids=["whole", "parts"])
+def test_nobody_is_locked_out_by_leases_that_are_worth_less(joint: bool, parts: bool) -> None:
+    for given, result in rounds({"joint": joint, "parts": parts}, 70_000):
         assert not list(locked_out(given, result)), given
 
 

@@ -571,6 +571,7 @@ def crowd(seed: int) -> tuple[Rooms, list[Contestant]]:
     return rooms(free), field
 
 
+@pytest.mark.explored
 @pytest.mark.parametrize("seed", range(effort(30, 500)))
 def test_of_many_bids_each_winner_is_asked_about_every_loser(seed: int) -> None:
     """What winners in certain places give back is kept by its counters, and is the same."""

@@ -242,6 +242,7 @@ def test_more_than_half_of_a_gpu_leaves_its_rest_for_sale() -> None:
     assert [won.weight for won in result.won] == [round(16_800 * 0.81), 2100]
 
 
+@pytest.mark.explored
 def test_few_sets_that_could_be_packed_wait_for_the_next_round() -> None:
     """On up to three GPUs, two to seven parts; how many is printed (`pytest -s`)."""
     dice, packed, waited = random.Random(1), 0, 0

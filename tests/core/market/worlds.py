@@ -1,26 +1,21 @@
-"""
-Small contended markets, drawn by seed, and a judge of their rounds that tries everything. Imports
-nothing of the clearing it judges.
-"""
+"""Small contended markets, drawn by seed."""
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Iterable, Iterator
-from functools import lru_cache
 
 import msgspec
 
 from bidplane.core.devices import ranges
 from bidplane.core.devices.chain import FRACTIONS, PARTS
-from bidplane.core.market import Ask, Domain, Incumbent, Lot, RoundInput, RoundResult
+from bidplane.core.market import Ask, Domain, Incumbent, Lot, RoundInput
+
+from .judge import UNITS_OF
 
 BASE = 100
 RICH = 10**12
 FLEETS = ((8,), (4, 4), (8, 4), (4, 2, 2), (2, 2, 2), (3, 1), (5, 3), (8, 8))
 WEIGHTS = (1024, 1280, 1280, 1536)
-UNITS_OF = {"0.5": 1200, "0.25": 600, "0.125": 300}  # of 2,400 on a GPU
 
 
 def world(seed: int, *, parts: bool = False, joint: bool = False, poor: bool = False) -> RoundInput:
@@ -122,93 +117,9 @@ def _ask(dice: random.Random, n: int, agent: str, lots: list[Lot], parts: bool) 
 
 
 def _with_second(dice: random.Random, ask: Ask) -> Ask:
-    if dice.random() < 0.5 or ask.blocks > 1:
+    if dice.random() < 0.5 or ask.blocks > 1 or ask.share:  # parts are not sold with others
         return ask
     other = "b" if ask.lot == "a" else "a"
     return msgspec.structs.replace(
         ask, also=(Ask(id="", agent="", owner="", gpus=1, price=ask.price, lot=other),)
     )
-
-
-# What a round is judged by
-
-
-def worth(party: Ask | Incumbent, devices: int) -> int:
-    """Price × weight × units of a GPU."""
-    return party.price * party.weight * devices * UNITS_OF.get(party.share, 2400)
-
-
-def worth_before(given: RoundInput) -> int:
-    return sum(worth(lease, len(lease.devices)) for lease in given.incumbents)
-
-
-def worth_after(given: RoundInput, result: RoundResult) -> int:
-    asks = {ask.id: ask for ask in given.asks}
-    gone = {displaced.lease for displaced in result.displaced}
-    stay = sum(worth(i, len(i.devices)) for i in given.incumbents if i.id not in gone)
-    return stay + sum(worth(asks[won.ask], len(won.devices)) for won in result.won)
-
-
-@lru_cache(maxsize=500_000)
-def packs(free: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
-    """Return whether blocks can be placed, by trying every domain for each."""
-    if not sizes:
-        return True
-    return any(
-        room >= sizes[0]
-        and packs(tuple(sorted((*free[:i], room - sizes[0], *free[i + 1 :]))), sizes[1:])
-        for i, room in enumerate(free)
-    )
-
-
-def locked_out(given: RoundInput, result: RoundResult) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """
-    Yield losing bids that outrank leases that are worth less than they, with those leases, whose
-    leaving would let them in beside everybody who won. Of whole GPUs, in one lot or several.
-    """
-    asks = {ask.id: ask for ask in given.asks}
-    gone = {displaced.lease for displaced in result.displaced}
-    staying = [lease for lease in given.incumbents if lease.id not in gone]
-    won = [block for w in result.won for block in _blocks(asks[w.ask])]
-    # What a displaced lease left over is sold in that round only to bids that outrank it.
-    closed = max((i.price * i.weight for i in given.incumbents if i.id in gone), default=0)
-    base = max(lot.base for lot in given.lots)
-    for loss in result.lost:
-        ask = asks[loss.ask]
-        key = ask.price * ask.weight
-        if key <= closed or ask.price < base:
-            continue
-        able = [i for i in staying if i.price * i.weight < key and i.agent != ask.agent]
-        mine = worth(ask, sum(size for _, size in _blocks(ask)))
-        for leaving in _subsets(able):
-            if sum(worth(lease, len(lease.devices)) for lease in leaving) >= mine:
-                continue
-            left = [lease for lease in staying if lease not in leaving]
-            if _room_for(given, left, (*won, *_blocks(ask))):
-                yield ask.id, tuple(lease.id for lease in leaving)
-
-
-def _blocks(ask: Ask) -> tuple[tuple[str, int], ...]:
-    """The lot and size of each block of a bid, rounded up as it is sold."""
-    parts = ((need.lot, need.gpus) for need in (ask, *ask.also) for _ in range(need.blocks))
-    return tuple((lot, next(s for s in (1, 2, 4, 8) if s >= gpus)) for lot, gpus in parts)
-
-
-def _subsets(leases: list[Incumbent]) -> Iterator[tuple[Incumbent, ...]]:
-    for n in range(len(leases) + 1):
-        yield from itertools.combinations(leases, n)
-
-
-def _room_for(
-    given: RoundInput, staying: list[Incumbent], blocks: Iterable[tuple[str, int]]
-) -> bool:
-    blocks = list(blocks)
-    for lot in given.lots:
-        free = {domain.name: len(domain.free) for domain in lot.domains}
-        for lease in given.incumbents:
-            if lease.lot == lot.name and lease not in staying:
-                free[lease.domain] += len(lease.devices)
-        sizes = sorted((size for name, size in blocks if name == lot.name), reverse=True)
-        if not packs(tuple(sorted(free.values())), tuple(sizes)):
-            return False
-    return True
