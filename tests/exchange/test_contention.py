@@ -39,6 +39,24 @@ def test_a_high_bid_wins_in_the_round_it_arrives_though_others_wait(
     assert report.bids["high"].phase is BidPhase.WON, report.bids["high"].message
 
 
+@pytest.mark.parametrize(("size", "rent"), [(1, 240_000), (8, 1_920_000)])
+def test_a_rival_lifts_the_rent_by_what_it_offers_for_all_of_the_lease(
+    market: Market, size: int, rent: int
+) -> None:
+    """Eight GPUs at 2.00: one GPU at 2.40 is 0.24 for each of them, less what running ranks."""
+    agents = tuple(agent(name, refill=1000) for name in ("trainer", "chat", "poor"))
+    poor = msgspec.structs.replace(agents[2], refill=1000, cap=1000)
+    market.change(agents=(*agents[:2], poor), devices=gpus(8))
+    market.round(bid("b1", "trainer", 8, 2 * CREDIT))
+    market.claim("b1")
+    market.round(bid("own", "trainer", 8, 2 * CREDIT), bid("p", "poor", 8, 2 * CREDIT), after=120)
+    assert market.lease("b1").price == 100_000, "its own bids and those without money lift nothing"
+    market.round(bid("r", "chat", size, 2_400_000, created=round(market.now)))
+    weight = market.engine_input().incumbents[0].weight
+    assert market.lease("b1").price == -(-rent * 1280 // weight)
+    assert weight in (1279, 1280)
+
+
 def test_whoever_displaces_pays_the_compensation_on_top_of_its_rent(market: Market) -> None:
     held_and_contested(market)
     before = {name: market.balance(name) for name in ("trainer", "chat")}
