@@ -16,6 +16,7 @@ from bidplane.core.devices.topology import Gpu, Machine
 from bidplane.exchange.instantsales import NoSale
 from bidplane.exchange.round.inventory import build_inventory
 from bidplane.exchange.snapshot import take
+from bidplane.ledger import verify
 from bidplane.ledger.records import Lease, lease_id, wallet_of
 from bidplane.node.inventory.slices import slices_of
 
@@ -70,6 +71,54 @@ def test_a_better_half_displaces_a_half_and_waits_for_it(eighths: Market) -> Non
     eighths.leave("b1", after=5)
     assert eighths.lease("b3").phase is Phase.ACTIVE
     assert eighths.lease("b2").phase is Phase.ACTIVE
+
+
+def test_a_whole_gpu_displaces_the_parts_of_one_and_waits_for_all_of_them(eighths: Market) -> None:
+    for name, share in (("b1", "1/2"), ("b2", "0.01")):
+        eighths.round(bid(name, "trainer", 1, PRICE, share=share))
+        eighths.claim(name)
+    eighths.round(after=60)
+    least = PRICE * 1279 // 1024 + 1
+    low = eighths.round(bid("low", "chat", 1, PRICE)).bids["low"]
+    assert (low.reason, low.price_to_win) == (BidReason.OUTBID, str(least / CREDIT))
+    report = eighths.round(bid("whole", "chat", 1, least))
+    assert {d.lease for d in report.result.displaced} == {lease_id("b1"), lease_id("b2")}
+    new = eighths.lease("whole")
+    assert (new.devices[0].share, new.ready) == ("", False)
+    assert new.charged == sum(eighths.lease(b).compensation for b in ("b1", "b2")) > 0
+    eighths.leave("b1", after=5)
+    assert not eighths.lease("whole").ready
+    eighths.leave("b2", after=5)
+    eighths.claim("whole")
+    assert eighths.lease("whole").phase is Phase.ACTIVE
+    eighths.leave("whole", "low", after=60)
+    eighths.ledger.close()
+    assert (result := verify(eighths.path)).is_sound, result.problem
+
+
+def test_a_block_of_several_is_told_that_a_gpu_is_leased_in_parts(market: Market) -> None:
+    market.change(pools=(parted(pool()),), devices=gpus(2))
+    market.round(bid("part", "trainer", 1, PRICE, share="0.01"))
+    market.claim("part")
+    status = market.round(bid("pair", "chat", 2, 9 * PRICE)).bids["pair"]
+    assert (status.reason, status.price_to_win) == (BidReason.NO_FREE_BLOCK, "")
+    assert (
+        "No price wins a block of 2 GPUs in h100 now: 1 GPU is leased in parts." in status.message
+    )
+
+
+def test_a_part_that_displaces_a_whole_win_waits_for_the_parts_that_drain(eighths: Market) -> None:
+    eighths.round(bid("old", "trainer", 1, PRICE, share="1/2"))
+    eighths.claim("old")
+    eighths.round(bid("whole", "chat", 1, 2 * PRICE))
+    assert eighths.lease("old").phase is Phase.DRAINING
+    report = eighths.round(bid("new", "trainer", 1, 4 * PRICE + 1, share="1/2"))
+    assert report.bids["new"].phase is BidPhase.WON
+    new, old = eighths.lease("new"), eighths.lease("old")
+    assert eighths.lease("whole").phase is Phase.RELEASED
+    assert (new.ready, new.waits_for) == (False, (old.id,))
+    eighths.leave("old", after=5)
+    assert eighths.lease("new").ready
 
 
 def test_mig_instances_are_where_the_geometry_has_them(market: Market) -> None:

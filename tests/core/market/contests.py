@@ -285,6 +285,12 @@ def _packs_parts(
                 return True
         elif _packs_parts(left, cut, rest, leaves):
             return True
+    if size == 1:  # a GPU that has lost all of its parts
+        for i, gpu in enumerate(cut):
+            if dict(gpu).get(PARTS) == 2400 and _packs_parts(
+                whole, (*cut[:i], *cut[i + 1 :]), rest, leaves
+            ):
+                return True
     if share:
         kind, units = (PARTS, _UNITS[share]) if share in _UNITS else (share, 1)
         for i, gpu in enumerate(cut):

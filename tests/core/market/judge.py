@@ -45,13 +45,13 @@ def worth_after(given: RoundInput, result: RoundResult) -> int:
 def packs(whole: tuple[int, ...], cut: tuple[int, ...], blocks: tuple[int, ...]) -> bool:
     """
     Return whether blocks can be placed, by trying every place for each. `whole`: GPUs that nobody
-    has a part of, by domain; `cut`: the free units of each other GPU, of which only parts are sold.
-    `blocks`: units, the largest first.
+    has a part of, by domain; `cut`: the free units of each other GPU, which is a block of one when
+    nobody has a part of it any more. `blocks`: units, the largest first.
     """
     if not blocks:
         return True
     size, rest = blocks[0], blocks[1:]
-    gpus, parts = max(1, size // GPU), cut if size < GPU else ()
+    gpus, parts = max(1, size // GPU), cut if size <= GPU else ()
     in_whole = (
         packs(_less(whole, i, gpus), _opened(cut, size), rest)
         for i, room in enumerate(whole)

@@ -86,9 +86,10 @@ def place_fast(
     winners: Sequence[tuple[str, Block]],
     leaves: tuple[Leaf, ...] = (),
 ) -> dict[str, Seat]:
-    """Return the same seats as `place`, which it calls for few winners and for shares."""
+    """Return the same seats as `place`, which it calls for few winners and where GPUs are cut."""
     shelves = list(shelves)
-    if len(winners) < WORTH_IT or any(block.share for _, block in winners):
+    cut = any(shelf.parted for shelf in shelves) or any(block.share for _, block in winners)
+    if cut or len(winners) < WORTH_IT:
         return place(shelves, winners, leaves)
     clean = sorted((s for s in shelves if not s.leaving), key=lambda s: s.domain)
     columns = Columns(np.array([len(s.free) for s in clean], np.int64))

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from bidplane.api.money import GPU_WEIGHT
+from bidplane.api.shape import PART_UNITS
 from bidplane.core.devices.chain import PARTS, UNIT_WEIGHT, Block, Leaf, leaf_of, uncut
 from bidplane.core.devices.ranges import Ranges, pairs, union
 
@@ -133,8 +134,8 @@ def joined(parts: Sequence[Seat]) -> Seat:
 
 
 def _best_domain(stocks: Iterable[FreeDevices], size: int, winner: str) -> FreeDevices:
-    """Return the domain that should give `size` devices, by `Stock.rank`."""
-    candidates = [s for s in stocks if s.total >= size]
+    """Return the domain that should give `size` devices, by `FreeDevices.rank`."""
+    candidates = [s for s in stocks if s.can_give(size)]
     if not candidates:
         raise PlacementError(f"no domain has {size} devices left for {winner}")
     return min(candidates, key=lambda s: s.rank(size))
@@ -213,6 +214,10 @@ class Parts:
         """The number of places."""
         return sum(end - start for start, end, _ in self._stretches)
 
+    def is_all_of(self, kind: str) -> bool:
+        """Return True if no part of the GPU is with anybody else; never of one cut by MIG."""
+        return kind == PARTS and self.count == PART_UNITS
+
     @property
     def count_free(self) -> int:
         """The number of places that no lease must leave first."""
@@ -253,6 +258,16 @@ class FreeDevices:
         )
         self.total = len(self.free) + sum(len(devices) for _, devices in self.leaving)
 
+    def can_give(self, size: int) -> bool:
+        """Return True if there are so many devices, or one is asked for and has lost its parts."""
+        return self.total >= size or (size == 1 and self._vacated is not None)
+
+    @property
+    def _vacated(self) -> str | None:
+        """A GPU that was cut, and of which nobody has a part any more; None if there is none."""
+        whole = (device for (device, kind), parts in self.cut.items() if parts.is_all_of(kind))
+        return min(whole, default=None)
+
     def rank(self, size: int) -> tuple[int, int, str]:
         """
         Return a sort key, least chosen first: the devices to wait for, then those in the domain.
@@ -266,6 +281,8 @@ class FreeDevices:
 
     def take(self, size: int) -> Seat:
         """Remove `size` devices, free ones first, and return them as a seat."""
+        if self.total < size:
+            return self._take_vacated()
         devices = [self.free.pop(0) for _ in range(min(size, len(self.free)))]
         taken_from: dict[str, int] = {}
         for lease, stack in self.leaving:
@@ -274,3 +291,13 @@ class FreeDevices:
                 taken_from[lease] = taken_from.get(lease, 0) + GPU_WEIGHT
         self.total -= size
         return Seat(self.domain, tuple(sorted(devices)), taken_from)
+
+    def _take_vacated(self) -> Seat:
+        device = self._vacated
+        if device is None:
+            raise PlacementError(f"{self.domain} has no device left")
+        taken_from: dict[str, int] = {}
+        for start, end, lease in self.cut.pop((device, PARTS)).take(PART_UNITS):
+            if lease:
+                taken_from[lease] = taken_from.get(lease, 0) + UNIT_WEIGHT * (end - start)
+        return Seat(self.domain, (device,), taken_from)

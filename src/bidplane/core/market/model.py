@@ -62,6 +62,13 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     def devices(self) -> int:
         return sum(domain.size for domain in self.domains)
 
+    def in_the_way_of(self, share: str) -> str:
+        """Devices that a bid cannot displace, in words; `share`: the part of a GPU it is for."""
+        parted = 0 if share else sum(len(domain.cut) for domain in self.domains)
+        gpus = "1 GPU is" if parted == 1 else f"{parted} GPUs are"
+        in_parts = f"{gpus} leased in parts" if parted else ""
+        return "; ".join(filter(None, (self.reserved, in_parts)))
+
     @property
     def extent(self) -> Extent:
         sizes = (domain.size + domain.closed for domain in self.domains)
@@ -192,9 +199,9 @@ def units_at(kind: str, places: tuple[int, ...]) -> int:
 
 
 # The rules that rounds are cleared by now. Rounds recorded under 1, which protected leases by the
-# size of a fund, under 2, which sold parts in eighths, and under 3, which displaced by rank alone,
-# cannot be cleared again by these.
-RULES = 4
+# size of a fund, under 2, which sold parts in eighths, under 3, which displaced by rank alone, and
+# under 4, by which a part of a GPU kept every whole block off it, cannot be cleared again by these.
+RULES = 5
 
 
 class RoundInput(msgspec.Struct, frozen=True, kw_only=True):

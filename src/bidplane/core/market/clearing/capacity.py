@@ -18,7 +18,7 @@ subset of a set that fits, fits. Critical prices rest on that (see `clearing`).
 A GPU that is sold in parts goes on with the chain: ½, ¼ … of it are leaves, each of which
 divides the one before. A part may be of any size. One of t units counts as one of the next
 leaf up (a whole GPU, if it is more than half), and needs ⌈t/l⌉ of every leaf l below that.
-A GPU with f units free has ⌊f/l⌋ of each.
+A GPU with f units free has ⌊f/l⌋ of each, and is a block of one if all of it is free.
 
 * This is exact for parts that are leaves: ⌈t/l⌉ is t/l, as for whole blocks.
 * It never accepts what does not fit. Place the larger first, each on any GPU that has a leaf of
@@ -29,8 +29,9 @@ A GPU with f units free has ⌊f/l⌋ of each.
 What it may leave out is a part that fits a rest exactly and no leaf of its size: 0.4 beside
 0.3 and 0.3. Such a part is sent to that GPU by name (`routing`), where it is pinned.
 
-One thing is decided beforehand: a GPU that is already cut stays cut for the round, so no
-whole block gets it even if everything on it were given up.
+One thing is decided beforehand: a GPU that is already cut is by itself for the round. It is sold
+as a block of one if every part of it is given up, and never as part of a larger block; one that
+is cut by MIG stays cut.
 """
 
 from __future__ import annotations
@@ -162,7 +163,8 @@ def _held(cut: str, free: int, leaves: tuple[Leaf, ...], chain: Chain) -> Counte
         parts = (free if cut == leaf.name else 0 for leaf in leaves)
     else:
         parts = (free * leaf.per_gpu for leaf in leaves)
-    return (*(0 if cut else free // size for size in chain), *parts)
+    gpus = free // PART_UNITS if cut == PARTS else 0 if cut else free
+    return (*((gpus if size == 1 else 0) if cut else gpus // size for size in chain), *parts)
 
 
 @lru_cache(maxsize=4096)

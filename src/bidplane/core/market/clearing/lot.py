@@ -226,7 +226,7 @@ def _lost(
                     option=admitted[loser.id].option,
                     weight=weight_of(loser.block, lot.leaves),
                     withheld=lot.withheld,
-                    reserved=lot.reserved if price is None else "",
+                    reserved=lot.in_the_way_of(ask.share) if price is None else "",
                     own_leases=() if price is not None else clearing.own_in_the_way(loser),
                 )
             )
@@ -238,7 +238,7 @@ def _lost(
                 loss,
                 price_to_win=None if price is None else ask.with_premium(price),
                 withheld=lot.withheld if price is None else "",
-                reserved=lot.reserved if price is None else "",
+                reserved=lot.in_the_way_of(ask.share) if price is None else "",
                 own_leases=() if price is not None else clearing.own_in_the_way(outsider),
             )
         )

@@ -283,7 +283,7 @@ def _lost(component: Component, rooms: Rooms, clearing: Clearing) -> Iterator[Lo
             loss,
             price_to_win=None if price is None else ask.with_premium(price),
             withheld="; ".join(withheld) if lost or price is None else "",
-            reserved="; ".join(lots[lot].reserved for lot in short_lots if lots[lot].reserved)
+            reserved="; ".join(filter(None, (lots[n].in_the_way_of(ask.share) for n in short_lots)))
             if price is None
             else "",
         )

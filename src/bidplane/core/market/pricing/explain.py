@@ -82,8 +82,8 @@ def _explain(loss: Lost) -> str:
             )
         case BidReason.LARGER_THAN_EVERY_DOMAIN:
             return (
-                "no link domain is that large"
-                f" (blocks of up to {_gpus(loss.largest)} are sold, each inside one domain);"
+                "it asks for more GPUs than there are, or for more on one link than any link domain"
+                f" has (blocks of up to {_gpus(loss.largest)} are sold, each inside one domain);"
                 " ask for less"
             )
         case BidReason.NO_MACHINE_HAS_ALL:
