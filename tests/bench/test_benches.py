@@ -77,6 +77,31 @@ def test_every_workload_of_a_folder_is_found_and_played_on_a_fleet_of_its_own(
     }
 
 
+def test_the_later_half_of_a_published_trace_is_played_on_three_fleets() -> None:
+    jobs = traces.generate(40, gpus=16, load=2.0, seed=1)
+    of_kinds = traces.TraceSetting("t", jobs, (4, 4, 4, 4, 8), (*"aaaab",), published=True)
+    less, same, more_gpus = traces.later_halves(of_kinds)
+    assert (same.nodes, same.kinds) == (of_kinds.nodes, of_kinds.kinds)
+    assert (more_gpus.nodes, more_gpus.kinds) == ((4,) * 6 + (8, 8), (*"aaaaaabb",))
+    assert (less.nodes, less.kinds) == ((4, 4, 4, 8), (*"aaab",))
+    late = sorted(job.arrives for job in jobs)[20:]
+    assert [job.arrives for job in same.jobs] == [at - late[0] for at in late]
+    assert traces.later_halves(of_kinds._replace(published=False)) == []
+
+    plain = same._replace(nodes=(8, 8), kinds=())
+    metrics = {
+        (plain.name, values, name): traces._simulate_one(name, plain, values)
+        for values, name in traces._runs_of(plain)
+    }
+    results = traces._results(plain, metrics)
+    aims = [(r.metric.rpartition(": ")[2], r.aim) for r in results if r.aim]
+    assert aims == [
+        ("average completion", "ratio ≥ 0.952381"),
+        ("utilisation", "ratio ≥ 0.98"),
+        ("value delivered", "ratio ≥ 1.05"),
+    ]
+
+
 def _played(setting: traces.TraceSetting, name: str) -> SimulationMetrics:
     few = setting._replace(jobs=[*setting.jobs[:3], *setting.jobs[-5:]])
     return traces._simulate_one(name, few, "differ")

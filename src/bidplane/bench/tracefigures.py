@@ -44,6 +44,10 @@ EQUAL = (
 # Without durations the peer to beat is Tiresias.
 BLIND = (COMPLETION, UTILISATION, *OTHERS)
 WORTH = (VALUE._replace(aim=ratio_at_least(CLEARLY)), URGENT, UTILISATION, COMPLETION, *OTHERS)
+# Of the later half of a trace, against SRTF's average and the best queue's utilisation and value.
+HALF_TIME = (COMPLETION._replace(aim=ratio_at_least(1 / 1.05)),)
+HALF_USE = (UTILISATION._replace(aim=ratio_at_least(0.98)),)
+HALF_VALUE = (VALUE._replace(aim=ratio_at_least(CLEARLY)),)
 SERVICES = (URGENT, VALUE, UTILISATION, COMPLETION, *OTHERS)
 
 

@@ -1,9 +1,9 @@
 """
 Public workloads under every policy, in virtual time.
 
-With --data, all traces in that folder: training jobs (`jobs/*.csv`), inference (`llm/`, `genai/`,
-`servegen/`) beside drawn training jobs, and the packing of the openb cluster (`openb/`). Without:
-work drawn from a seed.
+With --data, all traces in that folder: training jobs (`jobs/*.csv`), and of those with a published
+fleet the later half, on three sizes of it; inference (`llm/`, `genai/`, `servegen/`) beside drawn
+training jobs; and the packing of the openb cluster (`openb/`). Without: work drawn from a seed.
 
 Each of our figures stands beside each peer's from the same run; the aim is set against the best of
 them. `docs/simulator.md` says on which work the bidding rules were chosen.
@@ -12,10 +12,11 @@ them. `docs/simulator.md` says on which work the bidding rules were chosen.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import msgspec
 
@@ -52,6 +53,7 @@ class TraceSetting(NamedTuple):
     contention: float | None = None
     serves: bool = False  # requests beside training jobs: only their values differ
     published: bool = False  # True if there are published figures for it
+    half: bool = False  # the later half of a trace: only durations known, and values
 
     @property
     def how(self) -> str:
@@ -60,6 +62,7 @@ class TraceSetting(NamedTuple):
 
 def run(*, quick: bool, data: Path | None) -> BenchReport:
     settings = [*_training(quick, data), *_serving(quick, data)] if data else []
+    settings += [] if quick else [half for setting in settings for half in later_halves(setting)]
     settings = settings or [_drawn_setting(quick)]
     metrics = _simulate_all(settings)
     results = [result for setting in settings for result in _results(setting, metrics)]
@@ -67,7 +70,9 @@ def run(*, quick: bool, data: Path | None) -> BenchReport:
     notes = [setting.how for setting in settings]
     if quick:
         notes.insert(
-            0, f"quick: the first {_QUICK_JOBS} small jobs of larger traces, one of inference"
+            0,
+            f"quick: the first {_QUICK_JOBS} small jobs of larger traces, one of inference, and no"
+            " halves",
         )
     notes.append(
         "a preemption costs 40 s, of more than 8 GPUs 60 s; the exchange gives 30 s notice"
@@ -112,6 +117,43 @@ def _job_setting(path: Path, quick: bool) -> TraceSetting:
     if name.startswith("philly"):
         return TraceSetting(name, jobs, (8,) * 40, published=True)
     return TraceSetting(name, jobs, _fleet(jobs))
+
+
+def later_halves(setting: TraceSetting) -> list[TraceSetting]:
+    """
+    The later half of a trace, by arrival, on 0.75, 1 and 1.5 times its published fleet; none of
+    others.
+    """
+    if not setting.published:
+        return []
+    jobs = sorted(setting.jobs, key=lambda job: job.arrives)[len(setting.jobs) // 2 :]
+    moved = [msgspec.structs.replace(job, arrives=job.arrives - jobs[0].arrives) for job in jobs]
+    return [
+        setting._replace(
+            name=f"{setting.name}, later half, {size:g} × the fleet",
+            jobs=moved,
+            **_scaled(setting, size),
+            published=False,
+            half=True,
+        )
+        for size in _SIZES
+    ]
+
+
+_SIZES = (0.75, 1.0, 1.5)
+
+
+class _Nodes(TypedDict):
+    nodes: tuple[int, ...]
+    kinds: tuple[str, ...]
+
+
+def _scaled(setting: TraceSetting, size: float) -> _Nodes:
+    """So many times the machines of each kind, rounded."""
+    alike = Counter(zip(setting.nodes, setting.kinds or ("",) * len(setting.nodes), strict=True))
+    machines = [machine for machine, count in alike.items() for _ in range(round(size * count))]
+    kinds = tuple(kind for _, kind in machines) if setting.kinds else ()
+    return {"nodes": tuple(gpus for gpus, _ in machines), "kinds": kinds}
 
 
 def _fleet(jobs: Sequence[Job], load: float = _LOAD) -> tuple[int, ...]:
@@ -176,6 +218,8 @@ def _runs_of(setting: TraceSetting) -> list[tuple[str, str]]:
     """The values and policies with which the setting is run."""
     equal = [("equal", name) for name in (*KNOWING, "exchange", "exchange-blind")]
     worth = [("differ", name) for name in (*VALUED, "exchange-worth")]
+    if setting.half:
+        return equal[:-1] + worth
     return worth if setting.serves else equal + worth
 
 
@@ -244,6 +288,14 @@ def _results(setting: TraceSetting, metrics: dict[Key, SimulationMetrics]) -> li
     if setting.serves:
         return figures.compare_with_peers(name, figures.SERVICES, differ, "exchange-worth", VALUED)
     equal = metrics_for("equal")
+    if setting.half:
+        return [
+            *figures.compare_with_peers(name, figures.HALF_TIME, equal, "exchange", ("srtf",)),
+            *figures.compare_with_peers(name, figures.HALF_USE, equal, "exchange", KNOWING),
+            *figures.compare_with_peers(
+                f"{name}, values differ", figures.HALF_VALUE, differ, "exchange-worth", VALUED
+            ),
+        ]
     known_title, blind_title = f"{name}, equal values", f"{name}, durations unknown"
     results = figures.compare_with_peers(known_title, figures.EQUAL, equal, "exchange", KNOWING)
     if setting.published:
