@@ -316,6 +316,10 @@ class ClientConnection(asyncio.Protocol):
             close = True
         else:
             close = self._closing
+        if request.head.is_old and head.framing in (Framing.CHUNKED, Framing.CLOSE):
+            # To an HTTP/1.0 client its end is the connection's. Should this process be killed, the
+            # kernel must reset the connection: merely ended, the answer would look whole.
+            self._set_linger(resets=True)
         self._out.append(
             heads.client_head(
                 head,
@@ -340,6 +344,8 @@ class ClientConnection(asyncio.Protocol):
         if not self._queue or self._queue[0] is not request:
             return
         self._queue.popleft()
+        if request.head.is_old:
+            self._set_linger(resets=False)
         if not request.is_complete:  # the rest of its body would be read as a request
             self._queue.clear()
             self._receiving = None
@@ -372,17 +378,23 @@ class ClientConnection(asyncio.Protocol):
     def break_off(self) -> None:
         """Send what was written, then end the connection without the end of the message."""
         self._closing = True
+        self._set_linger(resets=False)
         self._transport.close()
 
     def abort(self) -> None:
         """End the connection so that its client sees a reset."""
         self._closing = True
         self._out.clear()
+        self._set_linger(resets=True)
+        self._transport.abort()
+
+    def _set_linger(self, *, resets: bool) -> None:
+        """Set whether the client sees a reset once the socket is closed, by us or the kernel."""
         raw = self._transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._transport.abort()
+                linger = struct.pack("ii", int(resets), 0)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
 
     # WebSockets.
 
