@@ -3,7 +3,8 @@ An installation whose processes can be killed and started again within milliseco
 
 Its supervisor imports everything once and forks: what is killed is the real server, exchange or
 node, at a real moment, but a new one does not spend a second importing. It is told `kill NAME` on
-its standard input, and answers `NAME` when another process runs. Run as a program.
+its standard input, and answers `NAME` when another process runs. Run as a program, with a file of
+images this machine is the fleet's only node, and an activator runs, too.
 """
 
 from __future__ import annotations
@@ -18,14 +19,24 @@ from bidplane.cli.operate.up import Running
 from bidplane.runtime.installation import Address, Installation
 
 NAMES = ("server", "exchange", "node")
+MACHINE_NAMES = ("server", "exchange", "activator", "machine")
 
 
 class Forking:
-    def __init__(self, data: Path, fleet: Path) -> None:
-        self._running = Running(Installation(data), port=0, fleet=fleet)
-        where = self._running.installation
-        where.write_address(
-            Address(url=self._running.url, exchange_url=self._running.exchange_url, host_uid="")
+    def __init__(self, data: Path, fleet: Path, images: Path | None) -> None:
+        running = self._running = Running(Installation(data), port=0, fleet=fleet)
+        self.names = NAMES if images is None else MACHINE_NAMES
+        options = {"images": images, "volumes": None, "trusted": None, "egress": False}
+        running.use_machine("", options if images is not None else None)
+        running.installation.write_address(
+            Address(
+                url=running.url,
+                exchange_url=running.exchange_url,
+                host_uid="",
+                activator_url=running.services_url,
+                activators=1,
+                domain=running.domain,
+            )
         )
         self._pids: dict[str, int] = {}
         # Each process watches its standard input, which ends with this one.
@@ -33,7 +44,8 @@ class Forking:
 
     @property
     def address(self) -> str:
-        return f"{self._running.url} {self._running.exchange_url}"
+        running = self._running
+        return f"{running.url} {running.exchange_url} {running.services_url}"
 
     def start(self, name: str) -> None:
         pid = os.fork()
@@ -65,8 +77,9 @@ class Forking:
 
 
 def main() -> None:
-    forking = Forking(Path(sys.argv[1]), Path(sys.argv[2]))
-    for name in NAMES:
+    data, fleet, *images = map(Path, sys.argv[1:])
+    forking = Forking(data, fleet, images[0] if images else None)
+    for name in forking.names:
         forking.start(name)
     print(forking.address, flush=True)
     for line in sys.stdin:

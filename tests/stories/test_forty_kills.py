@@ -172,7 +172,7 @@ async def story(folder: Path) -> Load:
     )
     try:
         assert forking.stdout is not None
-        _, exchange = (await forking.stdout.readline()).decode().split()
+        _, exchange, _ = (await forking.stdout.readline()).decode().split()
         for agent in ("payer", "payee"):
             await asyncio.to_thread(create, folder, agent)
         load = Load(folder, exchange)
