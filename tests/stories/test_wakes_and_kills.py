@@ -280,7 +280,7 @@ def rent_after_release(path: Path) -> list[str]:
     ledger = Ledger.open(path, read_only=True)
     (wallet,) = ledger.wallets_named("worker")
     leases = {lease.id: lease for lease in ledger.leases_of(wallet.id)}
-    assert len(leases) >= 2 * CYCLES, "each wake had a lease of its own"
+    assert len(leases) >= CYCLES, "after each release a wake had another lease"
     wrong = []
     for lease in leases.values():
         hours = (lease.released_at - lease.won_at) / 3_600_000
@@ -294,6 +294,7 @@ def rent_after_release(path: Path) -> list[str]:
         and not 0 < transfer.at <= leases[transfer.lease].released_at
     ]
     ledger.close()
+    print(f"{len(leases)} leases, charged {sum(lease.charged for lease in leases.values())}")
     return wrong
 
 

@@ -1,6 +1,6 @@
 """
-The activator beside other proxies: CPU and time per request and per event of a stream, and the
-memory of held requests.
+The activator beside other proxies: CPU and time per request and per event of a stream; the memory
+of held requests; and the time of a wake: its own part once a pod is ready, and a whole cold start.
 
 Every proxy is one process with one worker in front of the same backend, on keep-alive connections.
 The activator has 500 further Endpoints. CPU is that of the proxy's process alone; added time is
@@ -20,9 +20,19 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bidplane.bench.report import BenchReport, Result, at_least, less, more, ratio_at_least, say
+from bidplane.bench import coldstart
+from bidplane.bench.report import (
+    BenchReport,
+    Result,
+    at_least,
+    at_most,
+    less,
+    more,
+    ratio_at_least,
+    say,
+)
 from bidplane.bench.support import proxies
-from bidplane.bench.support.activator_process import DOMAIN
+from bidplane.bench.support.activator_process import DOMAIN, WAKING
 from bidplane.bench.support.http_load import EVENTS, load
 from bidplane.bench.support.proxies import RunningProxy
 
@@ -61,8 +71,11 @@ def run(*, quick: bool, data: Path | None) -> BenchReport:
             proxies.listening_module("bidplane.bench.support.http_load")
         )
         direct = {n: uvloop.run(_times(backend, n, count)) for n in CONNECTIONS}
-        with _ours(backend) as proxy:
+        notes = folder / "wakes"
+        with _ours(backend, notes) as proxy:
             ours = _measure(proxy, direct, count)
+            say("activator: wakes")
+            own = _own_ms(proxy, notes, WAKING // 5 if quick else WAKING)
             say("activator: held requests")
             per_gib = uvloop.run(_held_per_gib(proxy, holds))
         peers = []
@@ -74,6 +87,9 @@ def run(*, quick: bool, data: Path | None) -> BenchReport:
     results = [result for peer in peers for result in _compare(ours, peer)]
     results += [] if peers else _alone(ours)
     results.append(more("held requests", "per GiB", per_gib, aim=at_least(100_000)))
+    results.append(less("ready to answer, p50", "ms", own[len(own) // 2], aim=at_most(5)))
+    results.append(less("ready to answer, p99", "ms", own[len(own) * 99 // 100]))
+    results += coldstart.results(quick=quick)
     return BenchReport(name="activator", how="; ".join(how), results=tuple(results))
 
 
@@ -90,9 +106,9 @@ def _descriptors() -> int:
 
 
 @contextmanager
-def _ours(backend: int) -> Iterator[RunningProxy]:
+def _ours(backend: int, notes: Path) -> Iterator[RunningProxy]:
     module = "bidplane.bench.support.activator_process"
-    arguments = (str(backend), str(OTHERS), str(SLEEPING))
+    arguments = (str(backend), str(OTHERS), str(SLEEPING), str(notes))
     with proxies.listening_module(module, *arguments) as (port, pid):
         uvloop.run(_wait_ready(port))
         yield RunningProxy("activator", port, pid)
@@ -141,6 +157,23 @@ async def _times(port: int, connections: int, count: int) -> tuple[float, float]
 
 async def _streams(port: int, count: int) -> None:
     await load(port, HOST, path="/sse", connections=STREAMS, count=count)
+
+
+def _own_ms(proxy: RunningProxy, notes: Path, count: int) -> list[float]:
+    """Return the ms from the write that a pod is ready to the end of the held request's answer."""
+    answered = uvloop.run(_wake_all(proxy.port, count))
+    written = dict(line.split() for line in notes.read_text().splitlines())
+    return sorted((at - float(written[name])) * 1e3 for name, at in answered.items())
+
+
+async def _wake_all(port: int, count: int) -> dict[str, float]:
+    """Wake one Endpoint after the other; return when each had answered."""
+    answered = {}
+    for number in range(count):
+        name = f"wakes-{number}"
+        await load(port, f"{name}.{DOMAIN}", path="/", connections=1, count=1)
+        answered[name] = time.monotonic()
+    return answered
 
 
 async def _held_per_gib(proxy: RunningProxy, count: int) -> float:
