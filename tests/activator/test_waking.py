@@ -41,7 +41,7 @@ def test_scanners_of_unlisted_paths_wake_nothing(play):
     async def story(service):
         await service.endpoint(wake={"paths": ["/v1"]})
         reader, writer = await service.open(b"")
-        for number in range(2000):
+        for number in range(10_000):
             request = get(f"/admin/{number}").replace(b"Connection: close\r\n", b"")
             writer.write(request)
             head = await reader.readuntil(b"\r\n\r\n")
