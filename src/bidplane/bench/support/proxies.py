@@ -34,9 +34,9 @@ class RunningProxy(msgspec.Struct, frozen=True):
     pid: int
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that it has used."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / 100
+        """Return the CPU time that its threads have used, to the nanosecond."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     def resident_bytes(self) -> int:
         """Return the memory that it has in use."""
