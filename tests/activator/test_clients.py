@@ -87,6 +87,13 @@ SDKS = {
 }
 
 
+async def held_whole(service: Service) -> None:
+    """Wait until a request is held, with its body: that says if a stream is asked for."""
+    await service.held(1)
+    while not all(request.is_complete for request, _ in service.live().holds.since()):
+        await asyncio.sleep(0.005)
+
+
 @pytest.fixture(params=SDKS)
 def sdk(request):
     return SDKS[request.param]
@@ -100,7 +107,7 @@ def test_a_stream_of_an_sdk_is_held_and_read_whole(play, sdk, beats):
         service.answers = lambda head: stream_of(events)
         await service.endpoint()
         asked = asyncio.create_task(ask(service))
-        await service.held(1)
+        await held_whole(service)
         for _ in range(beats):
             service.pass_time(11)
         await service.start_pod()
@@ -117,7 +124,7 @@ def test_an_sdk_raises_if_the_service_cannot_start(play, sdk, beats):
     async def story(service):
         await service.endpoint()
         asked = asyncio.create_task(ask(service))
-        await service.held(1)
+        await held_whole(service)
         for _ in range(beats):
             service.pass_time(11)
         number = await service.demanded(awake=True)
@@ -144,7 +151,7 @@ def test_an_sdk_raises_if_a_stream_breaks_off(play, sdk, beats):
         service.port = pod.sockets[0].getsockname()[1]
         await service.endpoint()
         asked = asyncio.create_task(ask(service))
-        await service.held(1)
+        await held_whole(service)
         for _ in range(beats):
             service.pass_time(11)
         await service.ready(await service.demanded(awake=True))

@@ -396,6 +396,7 @@ class LiveEndpoint:
 
     def _hold(self, request: ProxiedRequest) -> None:
         if self.holds.add(request, self._now()):
+            request.await_backend()
             return
         expected = self._expected_wait()
         request.answer(

@@ -208,7 +208,7 @@ class BackendConnection(asyncio.Protocol):
             self._finish(request)
         else:
             self.deadline = self._pool.now() + self._pool.limits.response_seconds
-            request.client.flush()
+            request.client.flush_part()
 
     def _check_framing(self) -> None:
         """Bound what is neither head nor body: chunk extensions and trailers."""

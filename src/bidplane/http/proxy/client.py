@@ -38,6 +38,8 @@ _HTTP2_REFUSAL = (
     + b"\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0d"
     + _HTTP2_TEXT
 )
+# SO_LINGER: a close sends a reset, or what is left to send.
+_RESET, _ORDERLY = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
 class ClientConnection(asyncio.Protocol):
@@ -57,6 +59,7 @@ class ClientConnection(asyncio.Protocol):
         "_paused",
         "_queue",
         "_receiving",
+        "_resets",
         "_site",
         "_target",
         "_trailers",
@@ -81,6 +84,7 @@ class ClientConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._early: bytes | None = None  # bytes behind a request for a WebSocket; None: no such
         self._paused = self._closing = self._lingering = self._in_head = self._broken = False
+        self._resets = False
         self._unsent = -1  # bytes not taken by a client that stopped reading; -1: it reads
         self._new_head()
         self.deadline = NEVER
@@ -225,6 +229,7 @@ class ClientConnection(asyncio.Protocol):
         A close with unread bytes would take the answer from the client.
         """
         self._lingering = self._closing = True
+        self._end_orderly()
         self.deadline = self._site.now() + self._site.limits.linger_seconds
         if self._transport.can_write_eof():
             with contextlib.suppress(OSError, RuntimeError):
@@ -316,10 +321,6 @@ class ClientConnection(asyncio.Protocol):
             close = True
         else:
             close = self._closing
-        if request.head.is_old and head.framing in (Framing.CHUNKED, Framing.CLOSE):
-            # To an HTTP/1.0 client its end is the connection's. Should this process be killed, the
-            # kernel must reset the connection: merely ended, the answer would look whole.
-            self._set_linger(resets=True)
         self._out.append(
             heads.client_head(
                 head,
@@ -333,6 +334,11 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         self._out.append(data)
 
+    def flush_part(self) -> None:
+        """Send what was written of an answer that goes on."""
+        self.reset_at_death()
+        self.flush()
+
     def flush(self) -> None:
         if self._out:
             out = self._out
@@ -344,8 +350,7 @@ class ClientConnection(asyncio.Protocol):
         if not self._queue or self._queue[0] is not request:
             return
         self._queue.popleft()
-        if request.head.is_old:
-            self._set_linger(resets=False)
+        self._end_orderly()
         if not request.is_complete:  # the rest of its body would be read as a request
             self._queue.clear()
             self._receiving = None
@@ -378,28 +383,43 @@ class ClientConnection(asyncio.Protocol):
     def break_off(self) -> None:
         """Send what was written, then end the connection without the end of the message."""
         self._closing = True
-        self._set_linger(resets=False)
+        self._end_orderly()
         self._transport.close()
 
     def abort(self) -> None:
         """End the connection so that its client sees a reset."""
         self._closing = True
         self._out.clear()
-        self._set_linger(resets=True)
+        self.reset_at_death()
         self._transport.abort()
 
-    def _set_linger(self, *, resets: bool) -> None:
-        """Set whether the client sees a reset once the socket is closed, by us or the kernel."""
+    def reset_at_death(self) -> None:
+        """
+        From now on the client sees a reset when the socket is closed, also by the kernel.
+
+        Should this process be killed while an answer is awaited or has begun, an orderly end would
+        look like the answer's own to HTTP/1.0 clients, and to many a reader of events.
+        """
+        if not self._resets:
+            self._resets = True
+            self._set_linger(_RESET)
+
+    def _end_orderly(self) -> None:
+        """Undo `reset_at_death`: the answer is whole, or has told its client that it is not."""
+        if self._resets:
+            self._resets = False
+            self._set_linger(_ORDERLY)
+
+    def _set_linger(self, value: bytes) -> None:
         raw = self._transport.get_extra_info("socket")
         if raw is not None:
             with contextlib.suppress(OSError):
-                linger = struct.pack("ii", int(resets), 0)
-                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, value)
 
     # WebSockets.
 
     def start_tunnel(self, backend: BackendConnection) -> None:
-        self.flush()
+        self.flush_part()
         self._tunnel = backend
         self.deadline = NEVER
         early, self._early = self._early, None
@@ -412,6 +432,7 @@ class ClientConnection(asyncio.Protocol):
 
     def end_tunnel(self) -> None:
         """Close after what the backend sent is delivered."""
+        self._end_orderly()
         self._tunnel = None
         self._closing = True
         self._transport.close()

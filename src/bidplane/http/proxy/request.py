@@ -117,6 +117,10 @@ class ProxiedRequest:
             self.client.write(body)
         self.finish()
 
+    def await_backend(self) -> None:
+        """Tell that it may wait long: its client sees a reset if this process is killed."""
+        self.client.reset_at_death()
+
     def start_stream(self, lines: list[bytes], error_event: Callable[[str], bytes]) -> None:
         """
         Commit to a stream before there is a backend; its answer's body is appended later.
@@ -126,12 +130,12 @@ class ProxiedRequest:
         """
         self.error_event = error_event
         self.start_response(ResponseHead(200, b"OK", lines, Framing.CHUNKED))
-        self.client.flush()
+        self.client.flush_part()
 
     def write_stream(self, data: bytes) -> None:
         """Send a part of a stream that `start_stream` began."""
         self.response_body(data)
-        self.client.flush()
+        self.client.flush_part()
 
     def fail(self, status: int, text: str, headers: Headers | None = None) -> None:
         """Answer with an error; a response that has begun gets its error event and is cut off."""
