@@ -60,7 +60,7 @@ def told(percent: float | None, instance: str = "", engine: float | None = None)
     )
 
 
-def claim(id: str, start: int, number: int | None) -> dict[str, Any]:
+def claim(id: str, start: int, number: int | None, *, block: int | None = None) -> dict[str, Any]:
     name = next(
         d["name"]
         for piece in SLICES
@@ -68,7 +68,8 @@ def claim(id: str, start: int, number: int | None) -> dict[str, Any]:
         if "1g10gb" in d["name"] and d["name"].endswith(f"-{start}")
     )
     made = {"driver": GPU.driver, "pool": "n1", "device": name, "data": {"gpuInstance": number}}
-    return {"metadata": {"labels": {labels.LEASE: f"lease-{id}"}}, "status": {"devices": [made]}}
+    shown_as = f"lease-{id}" if block is None else f"lease-{id}-{block}"
+    return {"metadata": {"labels": {labels.LEASE: shown_as}}, "status": {"devices": [made]}}
 
 
 def idle(leases: Sequence[Lease], counters: Sequence[Counters], claims: Sequence[Any] = ()) -> Any:
@@ -115,6 +116,19 @@ def test_a_mig_instance_is_told_apart_by_its_number() -> None:
     assert idle(parts, counters, claims) == ({"a"}, {"b"})
     # A driver that does not say which it made is not asked about another's.
     assert idle(parts, counters, [claim("a", 0, None), claims[1]])[0] == set()
+
+
+def test_a_lease_is_not_read_from_its_name() -> None:
+    """The claim of a block names the block's object, of a lease whose id may have hyphens."""
+    one = lease("night-run", "1g.10gb", (0,))
+    gang = lease("gang", "1g.10gb", (0,))
+    both = (*gang.devices, msgspec.structs.replace(GPU, share="1g.10gb", slots=(1,)))
+    gang = msgspec.structs.replace(gang, devices=both, parts=(1, 1))
+    counters = [told(None, "7", 0.0), told(None, "9", 0.0)]
+    assert idle([one], counters, [claim("night-run", 0, 7)])[0] == {"night-run"}
+    blocks = [claim("gang", 0, 7, block=0), claim("gang", 1, 9, block=1)]
+    assert idle([gang], counters, blocks)[0] == {"gang"}
+    assert idle([gang], counters, [blocks[0], claim("gang", 1, 9, block=2)])[0] == set()
 
 
 def test_claims_that_say_nothing_of_a_lease_or_of_our_devices_are_passed_over() -> None:

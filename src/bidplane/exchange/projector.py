@@ -41,7 +41,7 @@ from bidplane.core.market.clearing.preemption import LEVY_PERCENT
 from bidplane.core.market.pricing.metering import reprice as worth_repricing
 from bidplane.errors import AlreadyExists, ApiError, Conflict, NotFound
 from bidplane.exchange.engine import RoundReport
-from bidplane.exchange.round.conditions import lease_name, lease_of
+from bidplane.exchange.round.conditions import lease_names, lease_of
 from bidplane.exchange.views import standing
 from bidplane.kube.client import KubeClient, Object
 from bidplane.ledger.ledger import Ledger
@@ -277,12 +277,6 @@ class Projector:
             namespace_of(obj) or None,
             subresource="status",
         )
-
-
-def lease_names(lease: Lease) -> list[str]:
-    """The names of the objects that show a lease: a gang has one for each of its blocks."""
-    name = lease_name(lease.id)
-    return [f"{name}-{n}" for n in range(len(lease.parts))] if lease.parts else [name]
 
 
 def lease_object(lease: Lease, part: int = 0) -> Object:

@@ -8,9 +8,7 @@ from typing import NamedTuple
 from bidplane.api.lease import CLAIMED, IN_USE, UP, VOID
 from bidplane.api.reading import GPULease
 from bidplane.api.times import parse_or_zero
-from bidplane.ledger.records import lease_id
-
-LEASE_PREFIX = "lease-"
+from bidplane.ledger.records import Lease, lease_id
 
 
 class LeaseMarks(NamedTuple):
@@ -64,7 +62,13 @@ def unused_since(leases: Sequence[LeaseMarks]) -> dict[str, int]:
 
 def lease_name(lease: str) -> str:
     """The name of the object that shows a lease of the ledger, by its id."""
-    return LEASE_PREFIX + lease
+    return f"lease-{lease}"
+
+
+def lease_names(lease: Lease) -> list[str]:
+    """The names of the objects that show a lease: a gang has one for each of its blocks."""
+    name = lease_name(lease.id)
+    return [f"{name}-{n}" for n in range(len(lease.parts))] if lease.parts else [name]
 
 
 def lease_of(lease: GPULease) -> str:

@@ -7,7 +7,7 @@ known is in use; what a round made of it is in the round's record.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -17,7 +17,7 @@ from bidplane.core.devices import migdevices
 from bidplane.core.leases import idle
 from bidplane.core.leases.idle import Use
 from bidplane.errors import UserError
-from bidplane.exchange.round.conditions import LEASE_PREFIX
+from bidplane.exchange.round.conditions import lease_names
 from bidplane.exchange.round.devices import DeviceView
 from bidplane.kube.client import Object
 from bidplane.ledger.records import Lease
@@ -68,7 +68,7 @@ class UsageWatch:
         at = round(now() * 1000)
         percents = _utilisation(counters)
         uuids = {view.device: view.traits.get("uuid", "") for view in devices}
-        instances = dict(_instances(claims, slices)) if any(map(_is_mig, leases)) else {}
+        instances = _instances(leases, claims, slices) if any(map(_is_mig, leases)) else {}
         before = self.idle.keys()
         self._uses = {
             lease.id: idle.see(
@@ -125,17 +125,17 @@ def _keys(
 
 
 def _instances(
-    claims: Iterable[Object], slices: Sequence[Object]
-) -> Iterator[tuple[str, list[Instance]]]:
+    leases: Iterable[Lease], claims: Iterable[Object], slices: Sequence[Object]
+) -> dict[str, list[Instance]]:
     """By lease, the MIG instances that were made for it, as their nodes say in its claims."""
     devices = migdevices.of_slices(slices)
+    ids = {name: lease.id for lease in leases for name in lease_names(lease)}
     by_lease: dict[str, dict[Instance, None]] = {}
     for claim in claims:
-        name = (claim["metadata"].get("labels") or {}).get(labels.LEASE, "")
-        id = name.removeprefix(LEASE_PREFIX).partition("-")[0]
+        id = ids.get((claim["metadata"].get("labels") or {}).get(labels.LEASE, ""))
         for allocated in (claim.get("status") or {}).get("devices") or ():
             part = devices.get((allocated["driver"], allocated["pool"], allocated["device"]))
             number = (allocated.get("data") or {}).get("gpuInstance")
             if id and part is not None and number is not None:
                 by_lease.setdefault(id, {})[part.gpu, str(number)] = None
-    yield from ((id, list(instances)) for id, instances in by_lease.items())
+    return {id: list(instances) for id, instances in by_lease.items()}
