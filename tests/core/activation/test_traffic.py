@@ -32,6 +32,13 @@ def test_wakes_never_exceed_the_rate_and_the_wait_is_true(per_hour, pauses):
             assert last - first + 1 <= allowed + 1e-6
 
 
+def test_a_burst_of_wakes_is_followed_by_one_for_each_interval():
+    budget = WakeBudget(60, now=0.0)
+    assert [budget.take(0.0) for _ in range(6)] == [0, 0, 0, 0, 0, 60]
+    assert [budget.take(90.0), budget.take(90.0)] == [0, 30]
+    assert [budget.take(4000.0) for _ in range(6)] == [0, 0, 0, 0, 0, 60], "no more than a burst"
+
+
 def test_paths_that_wake():
     listed = EndpointSpec(target=TARGET, wake=WakeRules(paths=("/healthz", "/v1")))
     # A path that its owner lists wakes, whatever it looks like.
