@@ -10,7 +10,8 @@ only on a mutant that passed the fast ones, so that most mutants end early. Each
 copy of the source; the tree is never touched.
 
 `--only 3,17` repeats mutants by their number in the draw. A mutant that runs longer than
-`LONGEST_SECONDS` counts as killed: the limit is far above what the unchanged code needs.
+`LONGEST_SECONDS`, or takes more than `MOST_MEMORY_BYTES`, counts as killed: both limits are far
+above what the unchanged code needs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -35,6 +37,7 @@ from mutation.sites import Mutant, mutants
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path("src/bidplane")
 LONGEST_SECONDS = 600.0
+MOST_MEMORY_BYTES = 8 << 30  # of addresses, for each process; a changed loop can take all there is
 PASSES = ("not slow and not kube and not elsewhere", "slow and not kube and not elsewhere")
 NO_TESTS_COLLECTED = 5  # pytest's exit code
 # Kubernetes' own behaviour is tested on two API servers alike, not function by function.
@@ -138,6 +141,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
 
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, resource.RLIM_INFINITY))
     drawn = dict(enumerate(draw(arguments.packages, arguments.count, arguments.seed), 1))
     if arguments.only:
         drawn = {number: drawn[number] for number in map(int, arguments.only.split(","))}
