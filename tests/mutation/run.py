@@ -141,7 +141,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
 
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, resource.RLIM_INFINITY))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, hard_limit))
     drawn = dict(enumerate(draw(arguments.packages, arguments.count, arguments.seed), 1))
     if arguments.only:
         drawn = {number: drawn[number] for number in map(int, arguments.only.split(","))}

@@ -315,8 +315,8 @@ def waste(pods: Sequence[PackedPod]) -> Array:
 
 class ExchangePacking(FirstFit):
     """
-    Sells parts as the exchange does (`core.placement`): as large as they are asked for, on the
-    fullest partitioned GPU with room, else on the tightest node; whole GPUs there, too.
+    Sells parts as the exchange does (`core.devices.placement`): as large as they are asked for, on
+    the fullest partitioned GPU with room, else on the tightest node; whole GPUs there, too.
     """
 
     name = "exchange"

@@ -1,4 +1,10 @@
-"""The command `bidplane`."""
+"""
+The command `bidplane`.
+
+A folder for each group of commands; `common` finds the installation, sends requests and prints. A
+command asks a running installation over HTTP, reads its ledger, or starts its processes through
+`wiring`; the parts below decide. `COMMANDS` is the list.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _WATCH_SECONDS = 300
 
 
 class HttpClient:
-    """A `kube.client.Client` for one endpoint, such as `https://HOST:PORT/planes/host`."""
+    """A `kube.client.KubeClient` for one endpoint, such as `https://HOST:PORT/planes/host`."""
 
     def __init__(
         self,

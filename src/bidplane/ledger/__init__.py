@@ -1,8 +1,10 @@
 """
 Money and leases: double entry, in one database, chained by hash.
 
-`ledger` opens it, `commit` writes to it, `wallets` and `leases` say what may happen,
-`verify` and `statement` read it back.
+`ledger` opens it, `commit` writes to it, `wallets`, `budgets` and `leases/` say what may happen,
+`records` are its rows. `verify`, `rounds` and `reports/` read it back. `store` is the contract with
+a database, which `stores` chooses; `watermark` notices lost commits. Only the exchange writes it,
+except for the gate's table (`audit/`). It calls no Kubernetes API, and reads no clock.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bidplane.api.kinds import Kind
+from bidplane.api.objects import finalizers_of, is_deleted
 from bidplane.kube.client import KubeClient, Object
 from bidplane.kube.forwarding import ForwardingClient
 from bidplane.machinery.informer import Informer
@@ -42,8 +43,7 @@ class CachingClient(ForwardingClient):
     ) -> Object:
         answer = await super().patch(kind, name, patch, namespace, subresource=subresource)
         # With the last finalizer gone the object is deleted: the answer is its final state.
-        metadata = answer["metadata"]
-        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+        if is_deleted(answer) and not finalizers_of(answer):
             return answer
         return self._record(kind, answer)
 

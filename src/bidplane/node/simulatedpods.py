@@ -1,5 +1,5 @@
 """
-The lifecycle of simulated pods: a function of their annotations (`core.simulation`) and the clock.
+The lifecycle of simulated pods: a function of their annotations (`core.nodes.simulation`) and time.
 
 Its only state are the MIG instances of the simulated GPUs, and these follow from the pods: after a
 restart it continues from the API's objects. A pod that began at ten and takes a minute ends a
@@ -14,6 +14,7 @@ from contextlib import suppress
 
 from bidplane.api import labels
 from bidplane.api.kinds import POD, RESOURCE_CLAIM
+from bidplane.api.objects import is_deleted
 from bidplane.api.times import parse_rfc3339, rfc3339
 from bidplane.core.devices.migdevices import Key
 from bidplane.core.nodes import simulation
@@ -72,7 +73,7 @@ class SimulatedPods:
     async def step(self, pod: Object) -> float | None:
         """Do what is due for a pod; return the seconds until the next step."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
-        if pod["metadata"].get("deletionTimestamp"):
+        if is_deleted(pod):
             return await self._stop(pod, phase)
         if phase in _FINISHED:
             await self._release_devices(pod)

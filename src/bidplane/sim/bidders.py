@@ -2,7 +2,7 @@
 The values that agents give their jobs, and the autobidder that bids for them.
 
 A rule says what finishing a job is worth to its agent, spread over the remaining work;
-`core.market.pacing` turns that, a budget and a deadline into a bid. The market never sees
+`core.bidding.pacing` turns that, a budget and a deadline into a bid. The market never sees
 more than a price per GPU-hour.
 """
 

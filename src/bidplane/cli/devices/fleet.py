@@ -11,6 +11,7 @@ from rich.tree import Tree
 
 from bidplane.api import labels
 from bidplane.api.kinds import NODE, POD, POOL, RESOURCE_CLAIM, RESOURCE_SLICE
+from bidplane.api.reading import Invalid, read_pool
 from bidplane.cli.common import Data, Json, console, print_json, print_table, with_host
 from bidplane.core.devices import foreignuse, topology
 from bidplane.core.devices.foreignuse import ForeignUse
@@ -147,7 +148,8 @@ def _machines(data: Path | None) -> list[tuple[Machine, str, str]]:
         machines = [
             _machine(name, slices, nodes.get(name)) for name in sorted(node_names | nodes.keys())
         ]
-        sold = {pool["spec"]["product"] for pool in (await host.list(POOL)).items}
+        pools = map(read_pool, (await host.list(POOL)).items)
+        sold = {pool.spec.product for pool in pools if not isinstance(pool, Invalid)}
         return [
             (
                 machine,

@@ -1,4 +1,7 @@
-"""Carries each Proposal through its life: verdict, wait, application, measurement."""
+"""
+Proposals: carries each through its life of verdict, wait, application and measurement. The gate
+judges and applies (`gate`); this controller alone writes the status of Proposals.
+"""
 
 from __future__ import annotations
 

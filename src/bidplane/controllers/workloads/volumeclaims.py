@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from bidplane.api.kinds import POD, VOLUME_CLAIM
-from bidplane.api.objects import metadata_of
+from bidplane.api.objects import is_deleted, metadata_of
 from bidplane.controllers.workloads.reconciler import Reconciler, Sites
 from bidplane.core.hosting import references
 from bidplane.errors import NotFound
@@ -34,7 +34,7 @@ class VolumeClaims(Reconciler):
         metadata = metadata_of(obj)
         namespace, name = metadata["namespace"], metadata["name"]
         finalizers = metadata.get("finalizers") or []
-        if not metadata.get("deletionTimestamp") or CLAIM_PROTECTION not in finalizers:
+        if not is_deleted(obj) or CLAIM_PROTECTION not in finalizers:
             return None
         if _is_used(name, cache[POD].in_namespace(namespace)):
             return None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from bidplane.api import labels
 from bidplane.api.kinds import GROUP, Object
+from bidplane.api.objects import is_deleted
 from bidplane.core.diagnosis.model import ClusterFacts, Finding, Level
 
 _DEFAULT_SCHEDULER = "default-scheduler"
@@ -148,12 +149,12 @@ def check_bidplanes(facts: ClusterFacts) -> Iterator[Finding]:
     stuck = [
         f"namespace {n['metadata']['name']}"
         for n in facts.namespaces
-        if labels.AGENT in _labels(n) and n["metadata"].get("deletionTimestamp")
+        if labels.AGENT in _labels(n) and is_deleted(n)
     ]
     stuck += [
         f"definition {d['metadata']['name']}"
         for d in facts.definitions
-        if d["spec"].get("group") == GROUP and d["metadata"].get("deletionTimestamp")
+        if d["spec"].get("group") == GROUP and is_deleted(d)
     ]
     for name in stuck:
         yield Finding(

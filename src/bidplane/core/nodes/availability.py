@@ -12,6 +12,7 @@ import msgspec
 
 from bidplane.api import labels
 from bidplane.api.kinds import Object
+from bidplane.api.objects import is_deleted
 from bidplane.api.times import parse_rfc3339
 
 GONE = "is gone"
@@ -45,7 +46,7 @@ def state_of(node: Object) -> NodeState:
     ready = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
     if ready is None or ready.get("status") != "True":
         return NodeState(name=name, trouble=NOT_READY, down_since=_transition_time(ready))
-    if node["metadata"].get("deletionTimestamp"):
+    if is_deleted(node):
         return NodeState(name=name, trouble=GOING)
     taints = [taint for taint in spec.get("taints") or () if taint.get("effect") in _EFFECTS]
     keys = {taint["key"] for taint in taints}

@@ -1,4 +1,8 @@
-"""The devices of a node, as the ResourceSlices it should publish."""
+"""
+The devices of a node, as the ResourceSlices it should publish: declared ones, and real ones
+(`nvml`). `partitions` and `instances` create and destroy MIG instances for pods, `claimstatus`
+tells a claim of them. May touch the driver of this machine's GPUs.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from bidplane.api.objects import is_deleted
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.pods import life, status
 from bidplane.core.pods import spec as specs
@@ -261,7 +262,7 @@ class PodWorker:
     # Ending.
 
     def _deleted(self) -> bool:
-        return self._absent or bool(self.pod["metadata"].get("deletionTimestamp"))
+        return self._absent or is_deleted(self.pod)
 
     def _deadline(self) -> float | None:
         seconds = self.pod["spec"].get("activeDeadlineSeconds")

@@ -1,4 +1,4 @@
-"""Numbered channels in the messages of a WebSocket: the edge of `wire.remotecommand.Channels`."""
+"""Numbered channels in messages of a WebSocket, around `wire.streams.remotecommand.Channels`."""
 
 from __future__ import annotations
 

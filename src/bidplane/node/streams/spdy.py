@@ -1,4 +1,4 @@
-"""Many streams on one pipe: the I/O around `wire.spdy`."""
+"""Many streams on one pipe: the I/O around `wire.streams.spdy`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
 """
 The rules that each kind adds to its schema: defaults, fields the server sets, allowed changes.
+Pure.
 
-`RULES` is the list; a kind that is not in it has only the general rules.
+`RULES` is the list; a kind that is not in it has only the general rules. `rules` says where a kind
+may have rules of its own.
 """
 
 from __future__ import annotations

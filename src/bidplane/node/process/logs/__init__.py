@@ -1,1 +1,4 @@
-"""Container logs: written by shims, read for `kubectl logs`."""
+"""
+Container logs: written by shims (`writer`), read for `kubectl logs` (`reader`). Touches the files
+of a pod's log folder, which are limited in size.
+"""

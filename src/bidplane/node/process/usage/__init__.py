@@ -1,1 +1,4 @@
-"""Resource usage of pods, from cgroups or /proc, and the holders of declared GPUs."""
+"""
+Resource usage of pods: measured from cgroups or /proc (`counters`), summed for a kubelet's
+documents (`summary`), and the use of GPUs that are only declared (`declared`). Only reads.
+"""
