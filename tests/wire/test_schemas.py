@@ -142,6 +142,14 @@ def test_durations(seconds: int, text: str) -> None:
     assert human.duration(seconds) == text
 
 
+def test_the_age_of_a_time_without_a_zone_is_unknown() -> None:
+    """Such a time means another moment on every machine."""
+    assert human.age("2026-11-01T10:00:00Z", 1793527261.0) == "61s"
+    assert human.age("2026-11-01T12:00:00+02:00", 1793527261.0) == "61s"
+    assert human.age("2026-11-01T10:00:00", 1793527261.0) == human.UNKNOWN
+    assert human.age("2026-11-01", 1793527261.0) == human.UNKNOWN
+
+
 @pytest.mark.parametrize(
     ("path", "found"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from bidplane.api.times import parse_rfc3339
 
 UNKNOWN = "<unknown>"
 
@@ -50,6 +50,6 @@ def seconds(timestamp: object) -> float | None:
     if not isinstance(timestamp, str) or not timestamp:
         return None
     try:
-        return datetime.fromisoformat(timestamp).timestamp()
+        return parse_rfc3339(timestamp)
     except ValueError:
         return None
