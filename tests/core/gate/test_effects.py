@@ -89,6 +89,7 @@ FLEET = FleetState(
         service("awake"),
         service("asleep", phase=EndpointPhase.ASLEEP, awake=False, pods=0, leases=()),
         service("broken", phase=EndpointPhase.WAKING, failure="CrashLoopBackOff"),
+        service("refused", phase=EndpointPhase.REFUSED),
     ),
 )
 # A node of which little is leased, by an agent that may be moved.
@@ -254,6 +255,8 @@ def test_every_kind_has_an_effect_above() -> None:
             "awake already",
         ),
         (of_service(ActionKind.SLEEP_ENDPOINT, "asleep"), Impossible.NOTHING_TO_DO, "sleeps"),
+        (of_service(ActionKind.RETRY_ROLLOUT, "refused"), Impossible.NOT_SERVED, "is refused"),
+        (of_service(ActionKind.SLEEP_ENDPOINT, "refused"), Impossible.NOT_SERVED, "is refused"),
         (of_service(ActionKind.RETRY_ROLLOUT, "awake"), Impossible.NOTHING_TO_DO, "not failed"),
         (action(ActionKind.CONSOLIDATE_NODE, "n1"), Impossible.NOT_MOVABLE, "agent a is not"),
         (action(ActionKind.CONSOLIDATE_NODE, "n3"), Impossible.NOTHING_TO_DO, "park it"),

@@ -81,6 +81,17 @@ def test_without_a_rule_it_is_denied() -> None:
         assert "no rule of any Policy allows owner ann: CordonNode n1" in judgement.message
 
 
+def test_a_rule_that_denies_wins_over_those_that_allow_or_ask() -> None:
+    denies = rule(ruling=Ruling.DENY)
+    for other in (rule(), rule(ruling=Ruling.APPROVE)):
+        judgement = verdict(PolicySpec(rules=[other]), PolicySpec(rules=[denies]))
+        assert (judgement.ruling, judgement.reason) == (Ruling.DENY, Reason.DENIED_BY_RULE)
+        assert (judgement.message, judgement.policy) == ("the rule 'r' denies it", "p1@1/r")
+    worded = rule(ruling=Ruling.DENY, message="ask the night shift")
+    assert verdict(PolicySpec(rules=[rule(), worded])).message == "ask the night shift"
+    assert verdict(PolicySpec(rules=[rule(), rule("false", Ruling.DENY)])).ruling is Ruling.ALLOW
+
+
 @pytest.mark.parametrize(
     "when",
     [

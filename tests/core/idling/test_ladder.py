@@ -97,6 +97,14 @@ def test_an_asleep_service_that_loses_its_gpu_does_not_bid_for_another():
     assert (position.rung, done[-1]) == (Rung.RELEASED, Operation.RELEASE)
 
 
+@pytest.mark.parametrize("rung", list(Rung))
+def test_a_service_that_is_given_up_gives_its_lease_back_from_every_rung(rung):
+    at = Position(rung, 0.0)
+    position, operation = advance(spec(), at, Event.GIVEN_UP, now=1.0)
+    assert position.rung is Rung.RELEASED
+    assert operation is (None if rung is Rung.RELEASED else Operation.RELEASE)
+
+
 UP = (Operation.ROUSE, Operation.START, Operation.RESTART)
 endpoints = st.builds(
     spec,
