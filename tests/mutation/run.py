@@ -3,11 +3,11 @@ Draw mutants by seed, run the tests of each one's subject, and list those that s
 
     python tests/mutation/run.py --seed 1 --count 100
 
-The tests of a subject are those in the folder of `tests/` that mirrors the module's folder; where
-there is none, those of the folder above. Some decisions are tested through the part that carries
-them out: `TESTED_THROUGH` says where. Files that name the module come first, and slow tests run
-only on a mutant that passed the fast ones, so that most mutants end early. Each mutant has its own
-copy of the source; the tree is never touched.
+The tests of a subject are those in the folder of `tests/` that mirrors the module's folder. Some
+decisions are tested through the part that carries them out: `TESTED_THROUGH` says where. Without
+either, they are those of the folder above. Files that name the module come first, and slow tests
+run only on a mutant that passed the fast ones, so that most mutants end early. Each mutant has its
+own copy of the source; the tree is never touched.
 
 `--only 3,17` repeats mutants by their number in the draw. A mutant that runs longer than
 `LONGEST_SECONDS`, or takes more than `MOST_MEMORY_BYTES`, counts as killed: both limits are far
@@ -79,11 +79,12 @@ def draw(folders: list[str], count: int, seed: int) -> list[Mutant]:
 
 def tests_of(module: Path) -> list[str]:
     """Return the test files of a module's subject, those that name the module first."""
-    folder = Path("tests") / module.relative_to(PACKAGE).parent
-    while not any((ROOT / folder).rglob("test_*.py")):
+    subject = module.relative_to(PACKAGE).as_posix()
+    folder = Path("tests") / Path(subject).parent
+    has_places = Path(subject).parent.as_posix() in TESTED_THROUGH
+    while not has_places and not any((ROOT / folder).rglob("test_*.py")):
         folder = folder.parent
     files = sorted((ROOT / folder).rglob("test_*.py"))
-    subject = module.relative_to(PACKAGE).as_posix()
     for prefix, places in TESTED_THROUGH.items():
         if subject.startswith(f"{prefix}/"):
             for place in (ROOT / "tests" / name for name in places):
