@@ -1,6 +1,8 @@
 """The objects of `bidplane serve`: those of one service belong together, whatever the engine."""
 
+import re
 import typing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from bidplane.api.endpoint import EndpointSpec
 from bidplane.cli.account.serve import EngineName
-from bidplane.core.serving.engines import PROFILES, EngineKind, command
+from bidplane.core.serving.engines import PROFILES, EngineKind, command, is_path
 from bidplane.core.serving.manifests import ServiceRequest, name_of, objects
 from bidplane.errors import UserError
 
@@ -25,6 +27,26 @@ def made(engine=EngineKind.VLLM, **fields):
 
 def test_every_engine_can_be_named_on_the_command_line():
     assert set(typing.get_args(EngineName)) == set(EngineKind) == set(PROFILES)
+
+
+def test_ports_paths_and_windows_are_those_of_the_page():
+    page = (Path(__file__).parents[3] / "docs/endpoints.md").read_text()
+    row = r"^\| `([a-z0-9-]+)` \| .*? \| (\d+), `(\S+)` \| ([\d,]+) s \|"
+    rows = re.findall(row, page, re.MULTILINE)
+    shown = {
+        name: (int(port), "" if ready == "--ready" else ready, int(idle.replace(",", "")))
+        for name, port, ready, idle in rows
+    }
+    profiles = PROFILES.items()
+    assert shown == {kind.value: (p.port, p.ready, p.idle_seconds) for kind, p in profiles}
+
+
+@pytest.mark.parametrize("engine", EngineKind)
+def test_a_model_is_a_file_unless_its_engine_takes_names(engine):
+    takes_names = engine in (EngineKind.VLLM, EngineKind.TENSORRT_LLM)
+    assert is_path(engine, "org/model") is not takes_names
+    assert is_path(engine, "./folder")
+    assert is_path(engine, "/folder")
 
 
 @pytest.mark.parametrize("engine", EngineKind)
