@@ -39,7 +39,7 @@ from bidplane.controllers.usage import UsageController
 from bidplane.controllers.workloads import KINDS as WORKLOAD_KINDS
 from bidplane.controllers.workloads import Workloads
 from bidplane.controllers.workloads.reconciler import Sites
-from bidplane.core.activation.claims import DEFAULT_DOMAIN
+from bidplane.core.activation.hostassignment import DEFAULT_DOMAIN
 from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.gate.service import Gate
 from bidplane.kube.client import KubeClient, Object

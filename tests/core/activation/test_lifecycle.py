@@ -10,10 +10,10 @@ from bidplane.api import labels
 from bidplane.api.endpoint import Demand, EndpointPhase, EndpointSpec, EndpointStatus
 from bidplane.api.endpoint import EndpointTarget as Target
 from bidplane.api.views import Pod
-from bidplane.core.activation.claims import HostClaim
+from bidplane.core.activation.hostassignment import HostAssignment
 from bidplane.core.activation.lifecycle import Observed, plan, start_problem
 
-CLAIM = HostClaim(("llm.alice.example",))
+CLAIM = HostAssignment(("llm.alice.example",))
 SPEC = EndpointSpec(target=Target(deployment="llm", service="llm"), replicas=2)
 SERVICE = {
     "metadata": {"name": "llm"},
@@ -142,7 +142,7 @@ def test_targets_that_cannot_be_served_are_refused_by_name():
     assert served.status.phase is not EndpointPhase.REFUSED
     taken = plan(
         SPEC,
-        HostClaim(reason="HostTaken", message="m"),
+        HostAssignment(reason="HostTaken", message="m"),
         Observed(None, None, [], {}),
         EndpointStatus(),
     )

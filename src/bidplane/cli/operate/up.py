@@ -26,7 +26,7 @@ from bidplane.cli.operate.services import FIRST, ServiceListeners, ServiceOption
 from bidplane.cli.story import service as example_service
 from bidplane.cli.story.day import AGENTS
 from bidplane.cli.story.example import keep_trading
-from bidplane.core.activation.claims import DEFAULT_DOMAIN
+from bidplane.core.activation.hostassignment import DEFAULT_DOMAIN
 from bidplane.errors import UserError
 from bidplane.http.server.serve import bind, bind_near
 from bidplane.ledger import Ledger

@@ -41,7 +41,7 @@ from bidplane.controllers.endpoint.keeping import LeaseKeeper, change_bid
 from bidplane.controllers.endpoint.scaling import ReplicaScaler, delete_pods, mark_for_deletion
 from bidplane.controllers.endpoint.wakeauth import sooner, wake_digest
 from bidplane.core.activation import coldstart, lifecycle, warmpath
-from bidplane.core.activation.claims import DEFAULT_DOMAIN, HostClaim, settle
+from bidplane.core.activation.hostassignment import DEFAULT_DOMAIN, HostAssignment, assign_hosts
 from bidplane.core.activation.lifecycle import EndpointPlan, Observed
 from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.hosting import translation
@@ -72,8 +72,10 @@ class EndpointController:
         self._clock, self._scaler = clock, ReplicaScaler(clock)
         self._activator = activator
         self._keeper = LeaseKeeper(host)
-        self._claims: Mapping[str, HostClaim] | None = None  # None: an Endpoint or Agent changed
-        self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the claims are of
+        self._assignments: Mapping[str, HostAssignment] | None = (
+            None  # None: an Endpoint or Agent changed
+        )
+        self._specs: dict[str, EndpointSpec] = {}  # by uid, those that the assignments are of
         self.controller: Controller[Key] = Controller("endpoints", self.reconcile)
         planes.on_change(ENDPOINT, self._changed, read=KubeObject)
         planes.on_change(POD, self._pod_changed, read=read_pod)
@@ -126,14 +128,14 @@ class EndpointController:
             return  # only its status
         else:
             self._specs[copy.uid] = copy.spec
-        self._reclaim()  # a name may be free, or taken, now
+        self._assign_again()  # a name may be free, or taken, now
 
     def _agent_changed(self, event: EventType, agent: Agent) -> None:
-        self._reclaim()
+        self._assign_again()
 
-    def _reclaim(self) -> None:
+    def _assign_again(self) -> None:
         """Decide again which Endpoint has which names."""
-        self._claims = None
+        self._assignments = None
         for copy in self._host.endpoints.items():
             self._add_copy(copy)
 
@@ -206,7 +208,7 @@ class EndpointController:
         if requests.is_asked(endpoint):
             await requests.carry(self._host.client, plane.client, endpoint, observed.deployment)
             return None
-        step = lifecycle.plan(endpoint.spec, self._claim(endpoint), observed, previous)
+        step = lifecycle.plan(endpoint.spec, self._assignment(endpoint), observed, previous)
         scaling = self._scaler.plan(endpoint, observed, step)
         bid, bid_change, holding = self._keeper.look(plane, original, endpoint, observed)
         status = msgspec.structs.replace(
@@ -360,14 +362,14 @@ class EndpointController:
             DEPLOYMENT, deployment.name, {"spec": change}, deployment.namespace
         )
 
-    def _claim(self, endpoint: Endpoint) -> HostClaim:
-        if self._claims is None:
+    def _assignment(self, endpoint: Endpoint) -> HostAssignment:
+        if self._assignments is None:
             agents: dict[str, AgentSpec] = {
                 agent.name: agent.spec for agent in self._host.agents.items()
             }
-            self._claims = settle(self._host.endpoints.items(), agents, self._domain)
-        return self._claims.get(
-            endpoint.uid, HostClaim(reason="NoAgent", message="its agent is being deleted")
+            self._assignments = assign_hosts(self._host.endpoints.items(), agents, self._domain)
+        return self._assignments.get(
+            endpoint.uid, HostAssignment(reason="NoAgent", message="its agent is being deleted")
         )
 
 

@@ -1,7 +1,7 @@
 """
 Services that sleep: decisions. Pure: the caller passes the time.
 
-`routes` finds the Endpoint of a request, `claims` decides which Endpoint may have a host name,
+`routes` finds the Endpoint of a request, `hostassignment` decides which Endpoint has a host name,
 `lifecycle` plans the steps of waking and sleeping from what is in a plane, `traffic` knows which
 requests count as use and which may wake, `holds` bounds the requests that wait, `joining` lets
 several activators decide together, `warmpath` leads gateways past them, and `streams` has the

@@ -32,7 +32,7 @@ from bidplane.api.endpoint import (
 from bidplane.api.kinds import Object
 from bidplane.api.objects import annotations_of, condition_of, labels_of, spec_of
 from bidplane.api.views import Pod
-from bidplane.core.activation.claims import HostClaim
+from bidplane.core.activation.hostassignment import HostAssignment
 from bidplane.core.workloads.common import is_ready
 from bidplane.core.workloads.endpointslices import ports
 
@@ -95,35 +95,37 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 def plan(
-    spec: EndpointSpec, claim: HostClaim, observed: Observed, previous: EndpointStatus
+    spec: EndpointSpec, assignment: HostAssignment, observed: Observed, previous: EndpointStatus
 ) -> EndpointPlan:
     """Return the next step. The activator's part of the status is left as it is."""
-    problem = _refusal(spec, claim, observed)
+    problem = _refusal(spec, assignment, observed)
     if problem is not None:
-        return EndpointPlan(_status(previous, EndpointPhase.REFUSED, claim, problem=problem))
+        return EndpointPlan(_status(previous, EndpointPhase.REFUSED, assignment, problem=problem))
     assert observed.deployment is not None
     replicas = spec_of(observed.deployment).get("replicas", 1)
     live = [pod for pod in observed.pods if not pod.is_deleted and not pod.has_ended]
     demand = previous.demand
     if demand is not None and demand.awake and replicas == 0:
         if live:  # of its last life: they are about to be deleted
-            return EndpointPlan(_status(previous, EndpointPhase.STOPPING, claim))
-        status = _status(previous, EndpointPhase.WAKING, claim, demand=demand)
+            return EndpointPlan(_status(previous, EndpointPhase.STOPPING, assignment))
+        status = _status(previous, EndpointPhase.WAKING, assignment, demand=demand)
         return EndpointPlan(status, replicas=spec.replicas)
     if demand is not None and not demand.awake and replicas > 0:
-        status = _status(previous, EndpointPhase.STOPPING, claim, demand=demand)
+        status = _status(previous, EndpointPhase.STOPPING, assignment, demand=demand)
         return EndpointPlan(status, replicas=0)
     if replicas == 0:
         phase = EndpointPhase.STOPPING if live else EndpointPhase.ASLEEP
-        return EndpointPlan(_status(previous, phase, claim, demand=demand))
+        return EndpointPlan(_status(previous, phase, assignment, demand=demand))
     backends = tuple(_backends(spec, observed, live))
     if any(backend.ready for backend in backends):
-        status = _status(previous, EndpointPhase.READY, claim, demand=demand, backends=backends)
+        status = _status(
+            previous, EndpointPhase.READY, assignment, demand=demand, backends=backends
+        )
     else:
         status = _status(
             previous,
             EndpointPhase.WAKING,
-            claim,
+            assignment,
             demand=demand,
             backends=backends,
             problem=start_problem(live, observed.pod_failure),
@@ -134,7 +136,7 @@ def plan(
 def _status(
     previous: EndpointStatus,
     phase: EndpointPhase,
-    claim: HostClaim,
+    assignment: HostAssignment,
     *,
     demand: Demand | None = None,
     backends: tuple[Backend, ...] = (),
@@ -145,8 +147,8 @@ def _status(
     return msgspec.structs.replace(
         previous,
         phase=phase,
-        host=claim.hosts[0] if claim.hosts else "",
-        hosts=claim.hosts,
+        host=assignment.hosts[0] if assignment.hosts else "",
+        hosts=assignment.hosts,
         reason=problem.reason,
         message=problem.message,
         failed=problem.failed,
@@ -155,10 +157,10 @@ def _status(
     )
 
 
-def _refusal(spec: EndpointSpec, claim: HostClaim, observed: Observed) -> Problem | None:
+def _refusal(spec: EndpointSpec, assignment: HostAssignment, observed: Observed) -> Problem | None:
     target = spec.target
-    if claim.reason:
-        return Problem(claim.reason, claim.message)
+    if assignment.reason:
+        return Problem(assignment.reason, assignment.message)
     if observed.deployment is None:
         return Problem("NoDeployment", f"there is no Deployment {target.deployment}: create it")
     service = observed.service

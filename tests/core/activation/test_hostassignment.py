@@ -1,9 +1,9 @@
-"""Host names are the owner's to give; a second claim is refused with the holder's reason."""
+"""Host names are the owner's to give; whoever asks for one second is told who has it."""
 
 from bidplane.api import labels
 from bidplane.api.agent import AgentSpec
 from bidplane.api.reading import Invalid, read_endpoint
-from bidplane.core.activation.claims import is_delegated, settle
+from bidplane.core.activation.hostassignment import assign_hosts, is_delegated
 
 
 def endpoint(name, *, agent="alice", at=0, hosts=(), target="", **spec):
@@ -28,15 +28,15 @@ def endpoint(name, *, agent="alice", at=0, hosts=(), target="", **spec):
     return struct
 
 
-def claims(*endpoints, agents=None):
+def assignments(*endpoints, agents=None):
     specs = {name: AgentSpec(owner="o", hosts=hosts) for name, hosts in (agents or {}).items()}
-    return settle(
+    return assign_hosts(
         endpoints, {"alice": AgentSpec(owner="o"), "bob": AgentSpec(owner="o"), **specs}, "example"
     )
 
 
 def test_an_endpoint_without_hosts_has_its_own_name():
-    assert claims(endpoint("llm"))["alice-llm"].hosts == ("llm.alice.example",)
+    assert assignments(endpoint("llm"))["alice-llm"].hosts == ("llm.alice.example",)
 
 
 def test_patterns():
@@ -48,33 +48,33 @@ def test_patterns():
 
 
 def test_a_name_that_is_not_delegated_is_refused_with_what_is():
-    claim = claims(endpoint("llm", hosts=["llm.bob.example"]))["alice-llm"]
-    assert (claim.hosts, claim.reason) == ((), "HostNotDelegated")
-    assert "*.alice.example" in claim.message
-    assert "spec.hosts" in claim.message
+    assignment = assignments(endpoint("llm", hosts=["llm.bob.example"]))["alice-llm"]
+    assert (assignment.hosts, assignment.reason) == ((), "HostNotDelegated")
+    assert "*.alice.example" in assignment.message
+    assert "spec.hosts" in assignment.message
     agents = {"alice": ("shop.test", "*.a.test")}
-    assert claims(endpoint("llm", hosts=["shop.test", "x.a.test"]), agents=agents)[
+    assert assignments(endpoint("llm", hosts=["shop.test", "x.a.test"]), agents=agents)[
         "alice-llm"
     ].hosts
-    assert claims(endpoint("llm"), agents=agents)["alice-llm"].reason == "HostNotDelegated"
+    assert assignments(endpoint("llm"), agents=agents)["alice-llm"].reason == "HostNotDelegated"
 
 
 def test_of_two_agents_the_older_endpoint_has_the_name_with_all_its_paths():
     agents = {"alice": ("shop.test",), "bob": ("shop.test",)}
     old = endpoint("a", at=1, hosts=["shop.test"], pathPrefixes=["/a"])
     young = endpoint("b", agent="bob", at=2, hosts=["shop.test"], pathPrefixes=["/b"])
-    result = claims(young, old, agents=agents)
+    result = assignments(young, old, agents=agents)
     assert result[old.uid].hosts == ("shop.test",)
     assert result[young.uid].reason == "HostTaken"
     assert "alice" not in result[young.uid].message, "names of other agents are the owner's"
-    assert claims(young, agents=agents)[young.uid].hosts, "free once the older one has gone"
+    assert assignments(young, agents=agents)[young.uid].hosts, "free once the older one has gone"
 
 
 def test_endpoints_of_one_agent_share_a_name_if_their_rules_differ():
     first = endpoint("a", at=1, hosts=["x.alice.example"], pathPrefixes=["/a"])
     other = endpoint("b", at=2, hosts=["x.alice.example"], pathPrefixes=["/b"])
     same = endpoint("c", at=3, hosts=["x.alice.example"], pathPrefixes=["/c", "/a/"])
-    result = claims(same, other, first)
+    result = assignments(same, other, first)
     assert result[first.uid].hosts
     assert result[other.uid].hosts
     assert result[same.uid].reason == "HostTaken"
@@ -84,7 +84,7 @@ def test_endpoints_of_one_agent_share_a_name_if_their_rules_differ():
 def test_a_deployment_has_one_endpoint():
     first = endpoint("a", at=1, target="web")
     second = endpoint("b", at=2, target="web")
-    result = claims(second, first)
+    result = assignments(second, first)
     assert result[first.uid].hosts
     assert (result[second.uid].reason, "default/a" in result[second.uid].message) == (
         "TargetTaken",
@@ -92,5 +92,5 @@ def test_a_deployment_has_one_endpoint():
     )
 
 
-def test_an_endpoint_of_no_agent_claims_nothing():
-    assert claims(endpoint("a", agent="gone")) == {}
+def test_an_endpoint_of_no_agent_has_no_names():
+    assert assignments(endpoint("a", agent="gone")) == {}

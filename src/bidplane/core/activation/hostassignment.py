@@ -1,7 +1,7 @@
 """
-Claims of host names: which Endpoint may have which, and why another may not. Pure.
+Assignment of host names: which Endpoint has which, and why another has not. Pure.
 
-The owner delegates names to agents (`Agent.spec.hosts`). Of several agents that may claim a name,
+The owner delegates names to agents (`Agent.spec.hosts`). Of several agents that may use a name,
 the one with the oldest Endpoint has it, alone. Endpoints of one agent may share a name if their
 paths or headers differ; of two equal rules the older Endpoint has it.
 """
@@ -20,7 +20,7 @@ from bidplane.core.activation.routes import RouteRule, rules_of
 DEFAULT_DOMAIN = "localhost"
 
 
-class HostClaim(msgspec.Struct, frozen=True):
+class HostAssignment(msgspec.Struct, frozen=True):
     """The names of one Endpoint, or the reason that it has none."""
 
     hosts: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class HostClaim(msgspec.Struct, frozen=True):
 
 
 def delegated(agent: str, spec: AgentSpec, domain: str) -> tuple[str, ...]:
-    """Return the patterns of the names that an agent may claim."""
+    """Return the patterns of the names that an agent may use."""
     return spec.hosts or (f"*.{agent}.{domain}",)
 
 
@@ -52,27 +52,29 @@ def hosts_of(endpoint: Endpoint, agent: str, domain: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def settle(
+def assign_hosts(
     endpoints: Iterable[Endpoint], agents: Mapping[str, AgentSpec], domain: str
-) -> dict[str, HostClaim]:
-    """Return the claim of each Endpoint, by uid; `endpoints` are the host's copies."""
+) -> dict[str, HostAssignment]:
+    """Return the assignment of each Endpoint, by uid; `endpoints` are the host's copies."""
     owners: dict[str, str] = {}  # of host names
     holders: dict[RouteRule, Endpoint] = {}
-    claims: dict[str, HostClaim] = {}
+    assignments: dict[str, HostAssignment] = {}
     for endpoint in sorted(endpoints, key=lambda e: (e.creation_timestamp, e.uid)):
         agent = endpoint.labels.get(labels.AGENT, "")
         spec = agents.get(agent)
         if spec is None or endpoint.is_deleted:
             continue
         hosts = hosts_of(endpoint, agent, domain)
-        claim = _refusal(endpoint, agent, hosts, delegated(agent, spec, domain), owners, holders)
-        if claim is None:
-            claim = HostClaim(hosts)
+        assignment = _refusal(
+            endpoint, agent, hosts, delegated(agent, spec, domain), owners, holders
+        )
+        if assignment is None:
+            assignment = HostAssignment(hosts)
             owners.update(dict.fromkeys(hosts, agent))
             for rule in rules_of(endpoint.spec, hosts):
                 holders[rule] = endpoint
-        claims[endpoint.uid] = claim
-    return claims
+        assignments[endpoint.uid] = assignment
+    return assignments
 
 
 def _refusal(
@@ -82,24 +84,24 @@ def _refusal(
     patterns: Sequence[str],
     owners: Mapping[str, str],
     holders: Mapping[RouteRule, Endpoint],
-) -> HostClaim | None:
+) -> HostAssignment | None:
     for host in hosts:
         if not is_delegated(host, patterns):
-            return HostClaim(
+            return HostAssignment(
                 reason="HostNotDelegated",
-                message=f"{host} is not delegated to this agent, which may claim"
+                message=f"{host} is not delegated to this agent, which may use"
                 f" {', '.join(patterns)}: use such a name, or let the owner add it to the Agent's"
                 " spec.hosts",
             )
         if owners.get(host, agent) != agent:
-            return HostClaim(
+            return HostAssignment(
                 reason="HostTaken",
                 message=f"{host} is held by an older Endpoint of another agent: use another name",
             )
     target = _target(endpoint)
     for other in holders.values():
         if _target(other) == target and other.labels.get(labels.AGENT) == agent:
-            return HostClaim(
+            return HostAssignment(
                 reason="TargetTaken",
                 message=f"the Deployment {target[1]} is the target of the Endpoint"
                 f" {_plane_name(other)}: give that one both host names",
@@ -107,7 +109,7 @@ def _refusal(
     for rule in rules_of(endpoint.spec, hosts):
         holder = holders.get(rule)
         if holder is not None:
-            return HostClaim(
+            return HostAssignment(
                 reason="HostTaken",
                 message=f"{rule} is held by the Endpoint {_plane_name(holder)}, created at"
                 f" {holder.creation_timestamp}: give this one another host, path prefix or header",
