@@ -42,13 +42,14 @@ from bidplane.ledger import Ledger
 from bidplane.ledger.audit.trail import AuditEntry, AuditTrail
 from bidplane.machinery.clock import Clock
 from bidplane.plane import Planes
+from bidplane.plane.hostpolicy import prepare_gate
 from bidplane.runtime.identity.credentials import HOST_PLANE, Identity, Tokens
 from bidplane.sim.loop import VirtualClock, run
 from bidplane.web.app import WebApp
 from bidplane.web.credentials import CredentialsApp
 from bidplane.web.decisions import DecisionsApp
 from bidplane.wiring.controllers import Controllers
-from bidplane.wiring.server import prepare_gate, prepare_host
+from bidplane.wiring.server import prepare_host
 
 CORE = "/planes/host/api/v1"
 OURS = "/planes/host/apis/bidplane.dev/v1alpha1"

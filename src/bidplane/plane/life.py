@@ -8,8 +8,9 @@ that bid. So a fork shows what would happen, at no price.
 from __future__ import annotations
 
 import asyncio
+import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -196,3 +197,22 @@ class PlaneLife:
             )
         if problem := name_problem(name):
             raise ApiError(problem, code=400, reason="BadRequest")
+
+
+def snapshots_in(folder: Path, planes: Planes) -> Callable[[str, str], Awaitable[str]]:
+    """Return a function that copies an agent's plane into a folder, under a name of its own."""
+
+    async def snapshot(agent: str, id: str) -> str:
+        path = folder / f"{agent}-{id}.snapshot"
+        temporary = path.with_suffix(".new")
+        clear(temporary)
+        await planes.snapshot(agent, temporary)
+        os.replace(temporary, path)
+        return str(path)
+
+    def clear(unfinished: Path) -> None:
+        """Remove what an interrupted copy left."""
+        folder.mkdir(mode=0o700, exist_ok=True)
+        unfinished.unlink(missing_ok=True)
+
+    return snapshot

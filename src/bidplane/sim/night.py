@@ -63,9 +63,10 @@ from bidplane.machinery.planes import PlaneCache
 from bidplane.pilot.loop import TICK_SECONDS, Pilot
 from bidplane.pilot.uses import UseFile
 from bidplane.plane import Planes
+from bidplane.plane.hostpolicy import prepare_gate
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
 from bidplane.sim.loop import VirtualClock, run
-from bidplane.wiring.server import prepare_gate, prepare_host
+from bidplane.wiring.server import prepare_host
 
 HAIKU = "GPUs idling\nwarm silicon, cold budget\nreconcile, and rest"
 _HOUR, _DAY = 3600, 86_400

@@ -5,37 +5,29 @@ The server: planes, the controllers that work in them, and the public address.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
 from bidplane import __version__
-from bidplane.api.kinds import POLICY
-from bidplane.api.manifests import manifest
 from bidplane.core.activation.warmpath import ActivatorAddress
 from bidplane.core.bidding.admission import admission, advise
 from bidplane.core.gate.admission import with_policies
-from bidplane.core.gate.defaultpolicy import DEFAULT_POLICY, DEFAULT_POLICY_NAME
 from bidplane.drivers.embedded import EmbeddedDriver, crds_for
-from bidplane.errors import AlreadyExists
-from bidplane.gate.roles import ensure_roles
 from bidplane.gate.service import Gate
 from bidplane.http.server import descriptors
 from bidplane.http.server.serve import serve
-from bidplane.kube.client import KubeClient
 from bidplane.ledger.audit.trail import AuditTrail
 from bidplane.machinery.clock import Clock, SystemClock
 from bidplane.node.fleet import Fleet
 from bidplane.node.offering import offer
 from bidplane.plane import Planes
-from bidplane.plane.life import PlaneLife
+from bidplane.plane.hostpolicy import prepare_gate
+from bidplane.plane.life import PlaneLife, snapshots_in
 from bidplane.plane.metrics import PlaneMetrics
-from bidplane.plane.plane import Plane
 from bidplane.runtime.identity.certificates import Certificates
 from bidplane.runtime.identity.credentials import HOST_PLANE
 from bidplane.runtime.installation import Address, Installation
@@ -62,45 +54,10 @@ async def prepare_host(planes: Planes, fleet: Fleet | None) -> str:
     return uid
 
 
-_DEFAULT_POLICY = "defaultPolicy"  # a fact of the host plane: it was created once
-
-
-async def prepare_gate(host: Plane, client: KubeClient) -> None:
-    """
-    Create the roles of people, and the Policy of a fresh installation. One that an owner deleted
-    stays deleted.
-    """
-    await ensure_roles(client)
-    if host.store.journal.fact(_DEFAULT_POLICY):
-        return
-    with contextlib.suppress(AlreadyExists):
-        await client.create(POLICY, manifest(POLICY, DEFAULT_POLICY_NAME, DEFAULT_POLICY))
-    await host.store.run_between_commits(lambda journal: journal.remember(_DEFAULT_POLICY, "1"))
-
-
 def audit_trail(installation: Installation) -> AuditTrail:
     """Open the audit: in PostgreSQL, if the operator names one; else in the ledger's file."""
     dsn = os.environ.get("BIDPLANE_LEDGER", "")
     return AuditTrail.open(dsn if is_dsn(dsn) else Path(dsn) if dsn else installation.ledger)
-
-
-def snapshots_in(folder: Path, planes: Planes) -> Callable[[str, str], Awaitable[str]]:
-    """Return a function that copies an agent's plane into a folder, under a name of its own."""
-
-    async def snapshot(agent: str, id: str) -> str:
-        path = folder / f"{agent}-{id}.snapshot"
-        temporary = path.with_suffix(".new")
-        clear(temporary)
-        await planes.snapshot(agent, temporary)
-        os.replace(temporary, path)
-        return str(path)
-
-    def clear(unfinished: Path) -> None:
-        """Remove what an interrupted copy left."""
-        folder.mkdir(mode=0o700, exist_ok=True)
-        unfinished.unlink(missing_ok=True)
-
-    return snapshot
 
 
 async def run_server(
