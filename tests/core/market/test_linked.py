@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from bidplane.core.market.clearing.linked import Loose, gathered
 
 
-class Island(NamedTuple):
+@dataclass
+class Island:
     lot: str
     numa: str = ""
     speed: int = 1
