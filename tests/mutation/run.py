@@ -49,6 +49,7 @@ TESTED_THROUGH = {
     "core/nodes": ("core/scheduling/test_fitting.py",),
     "core/pods": ("security/test_host_paths.py",),
     "exchange": (
+        "security/test_costly_selectors.py",
         "security/test_stalled_rounds.py",
         "security/test_history_reads.py",
         "style/test_frozen.py",
