@@ -139,6 +139,7 @@ class Box:
         self.node = None
         self._task = None
         self.engine = None
+        self.memory = None
 
     async def open(self, **settings):
         await self.api.open()
@@ -149,6 +150,7 @@ class Box:
     async def start(self, **given):
         self.network = given.pop("network", "loopback")
         egress = given.pop("egress", False)
+        self.memory = given.pop("memory", None) or self.memory
         bubblewrap = find_bubblewrap()
         engine = given.pop("engine", None) or (Bubblewrap(bubblewrap) if bubblewrap else Bare())
         given = {key: value(self) if callable(value) else value for key, value in given.items()}
@@ -170,6 +172,7 @@ class Box:
             self.inventory,
             tokens=self.client,
             clock=self.clock,
+            memory=self.memory,
         )
         self._task = asyncio.create_task(self.node.run())
         await self.until(self.node.agent.registered.is_set)

@@ -42,6 +42,7 @@ SIMULATED_DONE = "bidplane.dev/simulated-done"  # where it goes on from
 SIMULATED_SHUTDOWN_SECONDS = "bidplane.dev/simulated-shutdown-seconds"
 SIMULATED_UTILISATION = "bidplane.dev/simulated-utilisation-percent"
 SIMULATED_MEMORY = "bidplane.dev/simulated-memory-percent"
+SIMULATED_LINGER = "bidplane.dev/simulated-memory-linger-seconds"  # after its end
 
 # What we write on them: why it waits, by when it must be gone, how its checkpoint went.
 PENDING = "bidplane.dev/pending"

@@ -18,14 +18,16 @@ import structlog
 
 from bidplane.api.kinds import NODE, RESOURCE_SLICE
 from bidplane.api.times import rfc3339
+from bidplane.core.devices.freeing import FREED, NOT_FREED, given_up_message
 from bidplane.core.devices.topology import LINKS_ANNOTATION
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
 from bidplane.node.heartbeat import RENEW_SECONDS, renew_lease
-from bidplane.node.inventory import Inventory
+from bidplane.node.inventory import Inventory, uuids
 from bidplane.node.inventory.slices import DRIVER, degraded
+from bidplane.node.process.gpumemory import GpuMemory
 from bidplane.node.server import WEBSOCKETS
 
 _STATUS_SECONDS = 300.0  # between two status writes when nothing changes
@@ -66,15 +68,19 @@ class NodeAgent:
         *,
         clock: Clock,
         devices_are: SlicesHandler = lambda slices: None,
+        memory: GpuMemory | None = None,
     ) -> None:
         self._client = client
         self._identity = identity
         self._inventory = inventory
         self._clock = clock
         self._devices_are = devices_are
+        self._memory = memory
+        self._publishing = asyncio.Lock()
         self._recorder = Recorder("kubelet", clock=clock)
         self._uid = ""
         self._links = ""  # as last written to the Node
+        self._told: set[str] = set()  # withheld GPUs, by UUID, that an Event names
         self.registered = asyncio.Event()
 
     async def run(self) -> None:
@@ -92,7 +98,7 @@ class NodeAgent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._repeat(self._renew, RENEW_SECONDS))
             group.create_task(self._repeat(self._write_status, _STATUS_SECONDS))
-            group.create_task(self._repeat(self._publish, _DEVICES_SECONDS))
+            group.create_task(self._repeat(self.publish, _DEVICES_SECONDS))
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], seconds: float) -> None:
         """Do `work` again and again, with that pause; sooner after a failure."""
@@ -112,7 +118,7 @@ class NodeAgent:
         metadata = {"labels": self._labels(), "annotations": dict(self._identity.annotations)}
         node = await self._client.patch(NODE, self._identity.name, {"metadata": metadata})
         self._uid = node["metadata"]["uid"]
-        await self._publish()
+        await self.publish()
         await self._write_status()
         await self._renew()
         if not self._identity.sandbox:
@@ -229,12 +235,19 @@ class NodeAgent:
 
     # Devices.
 
-    async def _publish(self) -> None:
+    async def publish(self) -> None:
         """
         Write the inventory's slices, all in one generation, and delete the node's other slices.
         """
-        slices = {slice_["metadata"]["name"]: slice_ for slice_ in self._inventory.slices()}
-        self._devices_are(list(slices.values()))
+        async with self._publishing:
+            await self._publish_slices()
+
+    async def _publish_slices(self) -> None:
+        inventory = self._inventory.slices()
+        self._devices_are(list(inventory))
+        if self._memory is not None:
+            inventory = await self._withhold(self._memory, inventory)
+        slices = {slice_["metadata"]["name"]: slice_ for slice_ in inventory}
         await self._publish_links()
         listing = await self._client.list(
             RESOURCE_SLICE, fields=f"spec.nodeName={self._identity.name}"
@@ -249,15 +262,8 @@ class NodeAgent:
             _content(published[name]) == _content(slice_) for name, slice_ in slices.items()
         ):
             return
-        about = {"metadata": {"name": self._identity.name, "uid": self._uid}}
         for message in degraded(slices.values()):
-            await self._recorder.record(
-                self._client,
-                {"apiVersion": "v1", "kind": "Node", **about},
-                "LinkDegraded",
-                message,
-                type="Warning",
-            )
+            await self._say("LinkDegraded", message, warning=True)
         newest = max(
             (slice_["spec"]["pool"]["generation"] for slice_ in published.values()), default=0
         )
@@ -269,6 +275,29 @@ class NodeAgent:
         for name in published.keys() - slices.keys():
             with suppress(NotFound):
                 await self._client.delete(RESOURCE_SLICE, name)
+
+    async def _withhold(self, memory: GpuMemory, slices: Sequence[Object]) -> Sequence[Object]:
+        """Return the slices with taints at the GPUs whose memory should be free and is not."""
+        names = {uuid: device for (_, _, device), uuid in uuids(slices).items()}
+        for device in await memory.review():
+            await self._say(FREED, f"the memory of {names.get(device.uuid, device.uuid)} is free")
+        new = memory.withheld.keys() - self._told
+        self._told = set(memory.withheld)
+        if new:
+            by_name = {names.get(uuid, uuid): memory.withheld[uuid] for uuid in new}
+            await self._say(NOT_FREED, given_up_message(by_name), warning=True)
+        return memory.tainted(slices)
+
+    async def _say(self, reason: str, message: str, *, warning: bool = False) -> None:
+        """Record an Event about the node."""
+        about = {"metadata": {"name": self._identity.name, "uid": self._uid}}
+        await self._recorder.record(
+            self._client,
+            {"apiVersion": "v1", "kind": "Node", **about},
+            reason,
+            message,
+            type="Warning" if warning else "Normal",
+        )
 
     async def _publish_links(self) -> None:
         """

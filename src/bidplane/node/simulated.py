@@ -17,6 +17,7 @@ import structlog
 
 from bidplane.api.kinds import NODE, POD, RESOURCE_SLICE
 from bidplane.api.times import rfc3339
+from bidplane.core.devices.freeing import LOOK_SECONDS
 from bidplane.errors import AlreadyExists, ApiError, NotFound
 from bidplane.kube.client import EventType, KubeClient, Object
 from bidplane.machinery.clock import Clock
@@ -26,7 +27,8 @@ from bidplane.machinery.informer import Informer, Key
 from bidplane.node import fleet as fleets
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.heartbeat import RENEW_SECONDS, renew_lease
-from bidplane.node.inventory.slices import DRIVER, degraded, slices_of
+from bidplane.node.inventory.slices import DRIVER, degraded, slices_of, with_memory_taints
+from bidplane.node.simulatedleftovers import Leftover
 from bidplane.node.simulatedpods import SimulatedPods
 
 # A node whose heartbeat was this late may have been marked NotReady: it writes its status, and
@@ -67,7 +69,10 @@ class SimulatedNodes:
         self._ready_writes: dict[str, int] = {}  # by node: status writes that are still due
         self._recorder = Recorder("bidplane-node", clock=clock)
         self.pods = Informer(client, POD, clock=clock)
-        self.life = SimulatedPods(client, fleet, self._recorder, clock=clock, address=address)
+        self.life = SimulatedPods(
+            client, fleet, self._recorder, clock=clock, address=address, taint=self._publish_node
+        )
+        self._leftovers_changed = asyncio.Event()
         self._deleted: list[Object] = []  # deleted pods, whose devices are to be freed
         self.controller: Controller[Key] = Controller("node", self.reconcile, workers=WORKERS)
         self.pods.on_change(self._changed)
@@ -85,6 +90,7 @@ class SimulatedNodes:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.pods.run())
             group.create_task(self.controller.run())
+            group.create_task(self._watch_leftovers())
             if beats:
                 group.create_task(self.beat())
 
@@ -156,7 +162,7 @@ class SimulatedNodes:
             notes = {"metadata": {"annotations": fleets.node_annotations(node)}}
             await self._client.patch(NODE, node.name, notes)
         await self._write_status(node)
-        published = slices_of(fleets.machine_of(node), taint_degraded=node.taint_degraded)
+        published = self._slices_of(node)
         await self._publish(published, {slice_["metadata"]["name"]: slice_ for slice_ in slices})
         for message in degraded(published):
             node_object = await self._client.get(NODE, node.name)
@@ -208,6 +214,56 @@ class SimulatedNodes:
                 }
             ],
         }
+
+    # Memory that ended pods have left in use.
+
+    @property
+    def leftovers(self) -> Mapping[str, Leftover]:
+        """The memory that pods which are gone have left in use, by POOL/NAME of its GPU."""
+        return self.life.leftovers
+
+    def own_pods(self) -> list[Object]:
+        """The pods that are bound to these nodes."""
+        return [pod for pod in self.pods.items() if self.has(pod)]
+
+    async def _publish_node(self, name: str) -> None:
+        """Publish a node's devices again, with the taints of the memory left in use."""
+        node = next(node for node in self._fleet.nodes if node.name == name)
+        listing = await self._client.list(RESOURCE_SLICE, fields=f"spec.nodeName={name}")
+        published = {
+            slice_["metadata"]["name"]: slice_
+            for slice_ in listing.items
+            if slice_["spec"]["driver"] == DRIVER
+        }
+        await self._publish(self._slices_of(node), published)
+        self._leftovers_changed.set()
+
+    def _slices_of(self, node: NodeDeclaration) -> list[dict[str, Any]]:
+        slices = slices_of(fleets.machine_of(node), taint_degraded=node.taint_degraded)
+        amounts = {
+            device.partition("/")[2]: memory.text
+            for device, memory in self.leftovers.items()
+            if device.partition("/")[0] == node.name
+        }
+        return with_memory_taints(slices, amounts)
+
+    async def _watch_leftovers(self) -> None:
+        """Take back the taints of GPUs whose memory is free, until cancelled."""
+        due: set[str] = set()  # nodes to be published again
+        while True:
+            if not self.leftovers and not due:
+                self._leftovers_changed.clear()
+                await self._leftovers_changed.wait()
+            await self._clock.sleep(LOOK_SECONDS)
+            now = self._clock.now()
+            free = [device for device, memory in self.leftovers.items() if now >= memory.until]
+            for device in free:
+                del self.life.leftovers[device]
+                due.add(device.partition("/")[0])
+            for name in sorted(due):
+                with suppress(ApiError):
+                    await self._publish_node(name)
+                    due.discard(name)
 
     def has(self, pod: Object) -> bool:
         """Return True if the pod is bound to one of these nodes."""

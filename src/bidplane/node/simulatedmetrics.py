@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+import msgspec
 
 from bidplane.api.times import parse_rfc3339
 from bidplane.core.devices import mig
 from bidplane.core.devices import migdevices as parts
+from bidplane.core.devices.freeing import MemoryInUse, allowed_bytes, in_use
 from bidplane.core.devices.migdevices import MigDevice
 from bidplane.core.devices.topology import Gpu
 from bidplane.core.nodes import simulation
@@ -15,19 +19,33 @@ from bidplane.machinery.clock import Clock
 from bidplane.node.fleet import Fleet, NodeDeclaration, machine_of
 from bidplane.node.inventory.instances import simulated_number
 from bidplane.node.inventory.slices import slices_of
-from bidplane.node.simulated import SimulatedNodes
+from bidplane.node.simulatedleftovers import Leftover, ended_at
 from bidplane.node.simulatedstatus import began_at, devices_of, restarts
-from bidplane.telemetry.model import Counters, Holder
-from bidplane.telemetry.simulated import Load, simulated_counters
+from bidplane.telemetry.model import Counters, Holder, used_bytes
+from bidplane.telemetry.simulated import CONTEXT_BYTES, Load, simulated_counters
 
 
-async def read(fleet: Fleet, nodes: SimulatedNodes, *, clock: Clock) -> list[Counters]:
+class PodsOfNodes(Protocol):
+    """The pods of simulated nodes, and the memory that ended ones have left in use."""
+
+    @property
+    def leftovers(self) -> Mapping[str, Leftover]: ...
+
+    def own_pods(self) -> list[Object]: ...
+
+
+async def read(fleet: Fleet, nodes: PodsOfNodes, *, clock: Clock) -> list[Counters]:
     """The present counters of all nodes of the fleet."""
-    pods = [pod for pod in nodes.pods.items() if nodes.has(pod)]
-    return list(counters(fleet, pods, now=clock.now()))
+    return list(counters(fleet, nodes.own_pods(), now=clock.now(), leftovers=nodes.leftovers))
 
 
-def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counters]:
+def counters(
+    fleet: Fleet,
+    pods: list[Object],
+    *,
+    now: float,
+    leftovers: Mapping[str, Leftover] | None = None,
+) -> Iterator[Counters]:
     """The counters of each GPU, followed by those of its MIG instances that pods use."""
     pods_by_device = {
         device: pod
@@ -44,9 +62,22 @@ def counters(fleet: Fleet, pods: list[Object], *, now: float) -> Iterator[Counte
             gpu_load = _load(fleet, pods_by_device.get(f"{node.name}/{gpu.name}"), now)
             if instance_loads:
                 gpu_load = _combined_load(gpu, instance_loads)
+            leftover = (leftovers or {}).get(f"{node.name}/{gpu.name}")
+            if leftover is not None and now < leftover.until:
+                gpu_load = msgspec.structs.replace(gpu_load, left_percent=leftover.percent)
             yield _device_counters(node, gpu, gpu_load, now, cut=bool(instance_loads))
             for part, load in instance_loads:
                 yield _device_counters(node, gpu, load, now, part=part)
+
+
+def memory_in_use(fleet: Fleet, pod: Object, *, now: float) -> dict[str, MemoryInUse]:
+    """The whole GPUs that a pod has ended on and whose memory is in use, by POOL/NAME."""
+    node = next(node for node in fleet.nodes if node.name == pod["spec"]["nodeName"])
+    devices = set(devices_of(pod))
+    gpus = {gpu.uuid: f"{node.name}/{gpu.name}" for gpu in machine_of(node).gpus}
+    own = {uuid: allowed_bytes(CONTEXT_BYTES) for uuid, name in gpus.items() if name in devices}
+    used = used_bytes(counters(Fleet(nodes=[node], seed=fleet.seed), [pod], now=now))
+    return {gpus[memory.uuid]: memory for memory in in_use(used, own)}
 
 
 def _instances_by_gpu(
@@ -130,10 +161,13 @@ def _load(fleet: Fleet, pod: Object | None, now: float) -> Load:
         script = simulation.Script()  # its pod runs already, and has an Event about it
     run = script.run(restarts(pod))
     running = max(0.0, now - parse_rfc3339(began_at(pod)))
+    end = ended_at(pod, script)
+    has_ended = now >= end
+    memory = run.memory_percent(running) if now < end + script.linger else 0.0
     return Load(
         holder=holder,
-        busy_percent=run.load_percent(running),
-        memory_percent=run.memory_percent(running),
+        busy_percent=0.0 if has_ended else run.load_percent(running),
+        memory_percent=memory,
         xid=script.xid,
         pid=1 + int(metadata["uid"].replace("-", "")[-6:], 16) % 4_194_303,
     )

@@ -9,13 +9,15 @@ minute past ten.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from bidplane.api import labels
-from bidplane.api.kinds import POD, RESOURCE_CLAIM
+from bidplane.api.kinds import NODE, POD, RESOURCE_CLAIM
 from bidplane.api.objects import is_deleted
 from bidplane.api.times import parse_rfc3339, rfc3339
+from bidplane.core.devices import freeing
+from bidplane.core.devices.freeing import MemoryInUse
 from bidplane.core.devices.migdevices import Key
 from bidplane.core.nodes import simulation
 from bidplane.core.nodes.simulation import BadScript, Script, SimulatedRun, SimulationStage
@@ -24,11 +26,13 @@ from bidplane.errors import NotFound, UserError
 from bidplane.kube.client import KubeClient, Object
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.events import Recorder
+from bidplane.node import simulatedmetrics
 from bidplane.node import simulatedstatus as statuses
 from bidplane.node.fleet import Fleet, NodeDeclaration
 from bidplane.node.inventory import DeclaredDevices, claimstatus
 from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.inventory.slices import DRIVER
+from bidplane.node.simulatedleftovers import Leftover, ended_at, restarts_after, stopped_at
 
 _SIGTERM_EXIT_CODE = 143
 _RESTART_SECONDS = 1.0  # between two restarts, at least: statuses count in seconds
@@ -40,11 +44,23 @@ class SimulatedPods:
     """Starts, restarts and ends the simulated pods of a fleet's nodes."""
 
     def __init__(
-        self, client: KubeClient, fleet: Fleet, recorder: Recorder, *, clock: Clock, address: str
+        self,
+        client: KubeClient,
+        fleet: Fleet,
+        recorder: Recorder,
+        *,
+        clock: Clock,
+        address: str,
+        taint: Callable[[str], Awaitable[None]],
     ) -> None:
+        """Simulate pods; `taint` publishes a node's devices with the taints of `leftovers`."""
         self._client = client
         self._recorder = recorder
         self._clock = clock
+        self._fleet = fleet
+        self.leftovers: dict[str, Leftover] = {}  # of pods that are gone, by POOL/NAME
+        self._taint = taint
+        self._announced: set[str] = set()  # pods, by uid, that wait for their memory
         self._address = address
         self._seed = str(fleet.seed)
         self._nodes: Mapping[str, NodeDeclaration] = {
@@ -69,6 +85,11 @@ class SimulatedPods:
     async def release(self, pod: Object) -> None:
         """Free the devices of a pod that was deleted from the API."""
         await self._release_devices(pod)
+        if pod["metadata"]["uid"] in self._announced or not statuses.devices_of(pod):
+            self._announced.discard(pod["metadata"]["uid"])
+            return
+        # By force: its processes end now.
+        await self._leave(pod, self._script(pod), self._clock.now())
 
     async def step(self, pod: Object) -> float | None:
         """Do what is due for a pod; return the seconds until the next step."""
@@ -189,9 +210,8 @@ class SimulatedPods:
         run = script.run(number)
         began = parse_rfc3339(statuses.began_at(pod))
         duration = run.ends_after
-        policy = pod["spec"].get("restartPolicy", "Always")
-        restarts_after = policy == "Always" or (policy == "OnFailure" and run.code != 0)
-        if restarts_after:
+        starts_again = restarts_after(pod, run)
+        if starts_again:
             duration = max(duration, _RESTART_SECONDS)
         now = self._clock.now()
         if now < began + duration:
@@ -204,10 +224,12 @@ class SimulatedPods:
                 )
                 await self._report(pod, "Running", containers)
             return began + duration - now if math.isfinite(duration) else None
-        if restarts_after:
+        if starts_again:
             await self._restart(pod, run, script.run(number + 1), number + 1)
             return None
         phase = "Succeeded" if run.code == 0 else "Failed"
+        if (pause := await self._wait_for_memory(pod, script)) is not None:
+            return pause
         # The time when it ended, not when this was noticed: the node may have been down.
         await self._release_devices(pod)
         await self._report(pod, phase, statuses.ended(pod, rfc3339(began + duration), run.code))
@@ -252,14 +274,13 @@ class SimulatedPods:
         then.
         """
         metadata = pod["metadata"]
-        ends_at: float = parse_rfc3339(metadata["deletionTimestamp"])
         if phase == "Running":
-            requested_at: float = ends_at - metadata.get("deletionGracePeriodSeconds", 0)
-            seconds_left = (
-                min(ends_at, requested_at + self._shutdown_seconds(pod)) - self._clock.now()
-            )
+            script = self._script(pod)
+            seconds_left = stopped_at(pod, script) - self._clock.now()
             if seconds_left > 0:
                 return seconds_left
+            if (pause := await self._wait_for_memory(pod, script)) is not None:
+                return pause
             now = rfc3339(self._clock.now())
             await self._report(pod, "Failed", statuses.ended(pod, now, _SIGTERM_EXIT_CODE))
         await self._release_devices(pod)
@@ -273,12 +294,52 @@ class SimulatedPods:
             )
         return None
 
-    def _shutdown_seconds(self, pod: Object) -> float:
-        """How long the pod takes to end after SIGTERM."""
+    def _script(self, pod: Object) -> Script:
+        """The script in a running pod's annotations; the defaults if they cannot be read."""
         try:
-            return simulation.read(pod).shutdown
+            return simulation.read(pod, seed=self._seed)
         except BadScript:
-            return Script().shutdown
+            return Script()
+
+    # The memory that ended pods leave in use.
+
+    async def _wait_for_memory(self, pod: Object, script: Script) -> float | None:
+        """
+        Return the seconds until the next look at the memory of an ended pod's GPUs; None once that
+        is seen free, or the pod has waited long enough.
+        """
+        if not script.linger:
+            return None  # simulated memory is then free at once
+        now, uid = self._clock.now(), pod["metadata"]["uid"]
+        in_use = simulatedmetrics.memory_in_use(self._fleet, pod, now=now)
+        if not in_use:
+            return None
+        ended = ended_at(pod, script)
+        if now < ended + freeing.LONGEST_SECONDS:
+            if uid not in self._announced:
+                self._announced.add(uid)
+                message = freeing.waiting_message(_by_name(in_use))
+                await self._record_event(pod, freeing.IN_USE, message, warning=True)
+            return freeing.LOOK_SECONDS
+        self._announced.add(uid)
+        await self._leave(pod, script, ended)
+        return None
+
+    async def _leave(self, pod: Object, script: Script, ended: float) -> None:
+        """Note the memory that a pod which goes leaves in use, and keep its GPUs from sale."""
+        in_use = {}
+        if script.linger:
+            in_use = simulatedmetrics.memory_in_use(self._fleet, pod, now=self._clock.now())
+        if not in_use:
+            return
+        node, percent = pod["spec"]["nodeName"], script.run(statuses.restarts(pod)).memory
+        for device, memory in in_use.items():
+            until = ended + script.linger
+            self.leftovers[device] = Leftover(percent=percent, until=until, text=memory.taint)
+        await self._taint(node)
+        message = freeing.given_up_message(_by_name(in_use))
+        about = await self._client.get(NODE, node)
+        await self._recorder.record(self._client, about, freeing.NOT_FREED, message, type="Warning")
 
     # Status and Events.
 
@@ -305,6 +366,11 @@ class SimulatedPods:
         await self._recorder.record(
             self._client, pod, reason, message, type="Warning" if warning else "Normal"
         )
+
+
+def _by_name(in_use: Mapping[str, MemoryInUse]) -> dict[str, MemoryInUse]:
+    """Devices by their names, without their node's."""
+    return {_split(device)[1]: memory for device, memory in in_use.items()}
 
 
 def _keys(devices: Sequence[str]) -> list[Key]:

@@ -7,6 +7,8 @@ differ.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 
@@ -71,3 +73,12 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
         """True if the link is trained below what card and slot support."""
         width, most = self.pcie_link_width, self.pcie_link_width_max
         return width is not None and most is not None and width < most
+
+
+def used_bytes(counters: Iterable[Counters]) -> dict[str, int]:
+    """Return the memory in use on each whole GPU that is measured, by UUID."""
+    return {
+        counter.uuid: counter.memory_used_bytes
+        for counter in counters
+        if not counter.instance and counter.memory_used_bytes is not None
+    }

@@ -12,7 +12,7 @@ import msgspec
 from bidplane.telemetry.model import Counters, Holder, ProcessMemory
 
 _IDLE_WATTS, _BUSY_WATTS = 70.0, 650.0
-_CONTEXT_BYTES = 512 << 20  # what a driver keeps for itself
+CONTEXT_BYTES = 512 << 20  # what a driver keeps for itself
 _LINK_BYTES_PER_SECOND = 2e9 * 16  # of sixteen lanes, generation 4
 _LINK_LOAD = 0.2  # of what the link could carry, on a GPU that is always busy
 
@@ -25,6 +25,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     memory_percent: float = 60.0
     xid: int = 0
     pid: int = 1
+    left_percent: float = 0.0  # of the memory, which an ended pod had and nobody has freed
 
 
 _IDLE = Load()
@@ -55,8 +56,9 @@ def simulated_counters(
     works = load.holder is not None or is_cut
     busy = load.busy_percent * (0.95 + 0.1 * variation) if works else 0.0
     busy = min(100.0, max(0.0, busy))
-    used = int(memory_bytes * min(load.memory_percent, 100.0) / 100) if works else 0
-    used = min(memory_bytes, max(used, _CONTEXT_BYTES))
+    percent = max(load.memory_percent if works else 0.0, load.left_percent)
+    used = int(memory_bytes * min(percent, 100.0) / 100)
+    used = min(memory_bytes, max(used, CONTEXT_BYTES))
     counters = Counters(
         node=node,
         index=index,

@@ -22,6 +22,7 @@ from bidplane.node.auth import InstallationGate, NodeAuthorizer, ReviewGate
 from bidplane.node.fleet import Fleet
 from bidplane.node.inventory import Inventory, uuids
 from bidplane.node.inventory.partitions import Partitions
+from bidplane.node.process.gpumemory import GpuMemory, Read
 from bidplane.node.process.runtime import ProcessRuntime
 from bidplane.node.process.settings import ProcessSettings
 from bidplane.node.process.supplies import TokenClient
@@ -111,7 +112,9 @@ class ProcessNode:
         *,
         tokens: TokenClient | None,
         clock: Clock,
+        memory: Read | None = None,
     ) -> None:
+        """Run pods on this machine; `memory` reads its GPUs' memory, in place of the driver."""
         self._client, self._name, self._clock = client, identity.name, clock
         self.pods = Informer(client, POD, clock=clock, fields=f"spec.nodeName={identity.name}")
         self._inventory = inventory
@@ -119,13 +122,26 @@ class ProcessNode:
         self.partitions = (
             Partitions(cards, file=settings.state / "partitions.json") if cards else None
         )
+        self.memory = GpuMemory(memory or self._measured, settings.state / "memory.json")
         self.runtime = ProcessRuntime(
-            client, self.pods, settings, tokens=tokens, partitions=self.partitions, clock=clock
+            client,
+            self.pods,
+            settings,
+            tokens=tokens,
+            partitions=self.partitions,
+            memory=self.memory,
+            clock=clock,
         )
         self._devices_are(inventory.slices())
         self.agent = NodeAgent(
-            client, identity, inventory, clock=clock, devices_are=self._devices_are
+            client,
+            identity,
+            inventory,
+            clock=clock,
+            devices_are=self._devices_are,
+            memory=self.memory,
         )
+        self.memory.publish = self.agent.publish
 
     def _devices_are(self, slices: Sequence[Object]) -> None:
         present = uuids(slices)
@@ -134,12 +150,16 @@ class ProcessNode:
             present = {key: id for key, id in present.items() if key not in self.partitions.lost}
         self.runtime.devices_are(present)
 
+    def _measured(self) -> list[Counters]:
+        """Read this machine's GPUs, blocking; raises `UserError` without a driver."""
+        return NvmlReader(self._name, xids=self._inventory.xids()).read_now()
+
     async def _counters(self) -> list[Counters]:
         """
         Return the counters of this machine's GPUs; without a driver, the use of the declared ones.
         """
         try:
-            return await NvmlReader(self._name, xids=self._inventory.xids()).read()
+            return await asyncio.to_thread(self._measured)
         except UserError:
             return self.runtime.declared(self._inventory.slices())
 

@@ -62,6 +62,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     shutdown: float = _SHUTDOWN_SECONDS
     utilisation: Draw = Draw(85.0, 85.0)
     memory: Draw = Draw(60.0, 60.0)
+    linger: float = 0.0  # seconds from its end until its GPUs' memory is free
     xid: int = 0
     seed: str = ""
 
@@ -160,6 +161,7 @@ def read(pod: Object, *, seed: str = "") -> Script:
         utilisation=_read_range(notes, labels.SIMULATED_UTILISATION, most=100.0)
         or Draw(85.0, 85.0),
         memory=_read_range(notes, labels.SIMULATED_MEMORY, most=100.0) or Draw(60.0, 60.0),
+        linger=_read_number(notes, labels.SIMULATED_LINGER) or 0.0,
         xid=int(_read_number(notes, labels.SIMULATED_XID, most=1000.0, whole=True) or 0),
         seed=f"{seed}/{own_seed}",
     )

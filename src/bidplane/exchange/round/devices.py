@@ -37,7 +37,7 @@ def device_views(slice_: Object) -> Iterator[DeviceView]:
         if _string(attributes, labels.TYPE_ATTRIBUTE) == "mig":
             continue  # a part of a GPU that is there as a whole: sold by its pool's geometry
         product = _string(attributes, labels.PRODUCT_ATTRIBUTE)
-        taints = {taint.get("effect") for taint in device.get("taints") or ()}
+        taints = {taint.get("effect"): taint.get("key") for taint in device.get("taints") or ()}
         if not node or not product or "NoExecute" in taints:
             continue
         link = _string(attributes, labels.LINK_DOMAIN_ATTRIBUTE)
@@ -51,7 +51,7 @@ def device_views(slice_: Object) -> Iterator[DeviceView]:
             domain=f"{node}/{link}" if link else node,
             traits=_traits(device),
             facts=facts(spec["driver"], device),
-            closed=f"tainted, on node {node}" if "NoSchedule" in taints else "",
+            closed=f"tainted {key}, on node {node}" if (key := taints.get("NoSchedule")) else "",
         )
 
 

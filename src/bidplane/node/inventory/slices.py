@@ -15,6 +15,7 @@ from typing import Any
 from bidplane.api import labels
 from bidplane.api.kinds import Object
 from bidplane.core.devices import mig
+from bidplane.core.devices.freeing import TAINT
 from bidplane.core.devices.topology import Gpu, Machine, link_domains
 from bidplane.wire.quantity import canonical
 
@@ -65,6 +66,16 @@ def slices_of(machine: Machine, *, taint_degraded: bool = False) -> list[Json]:
         }
         for suffix, spec in specs
     ]
+
+
+def with_memory_taints(slices: list[Json], in_use: Mapping[str, str]) -> list[Json]:
+    """Taint the devices whose memory should be free and is not; `in_use`: how much, by device."""
+    for slice_ in slices if in_use else ():
+        for device in slice_["spec"].get("devices") or ():
+            if device["name"] in in_use:
+                taint = {"key": TAINT, "value": in_use[device["name"]], "effect": "NoSchedule"}
+                device["taints"] = [*(device.get("taints") or ()), taint]
+    return slices
 
 
 def degraded(slices: Iterable[Object]) -> list[str]:

@@ -34,6 +34,8 @@ class PodRecord(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     uid: int | None = None  # the system's user it runs as
     halt: Halt | None = None
+    # The memory in use on each of its GPUs that is measured, before it started: bytes, by UUID.
+    memory_before: dict[str, int] | None = None
 
 
 class StartRecord(msgspec.Struct, frozen=True, kw_only=True):

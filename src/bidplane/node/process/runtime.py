@@ -18,6 +18,7 @@ from bidplane.node.inventory.partitions import Partitions
 from bidplane.node.process.container.container import Unit
 from bidplane.node.process.container.sessions import Attached, Executed
 from bidplane.node.process.container.shims import Launcher
+from bidplane.node.process.gpumemory import GpuMemory
 from bidplane.node.process.logs import reader
 from bidplane.node.process.network.addresses import PodNetwork
 from bidplane.node.process.records import Attempt, pod_folders, remove_leftovers
@@ -45,9 +46,11 @@ class ProcessRuntime:
         *,
         tokens: TokenClient | None,
         partitions: Partitions | None = None,
+        memory: GpuMemory | None = None,
         clock: Clock,
     ) -> None:
         self.settings = settings
+        self._memory = memory
         self.present: Mapping[tuple[str, str, str], str] = {}  # the node's devices
         self._client = client
         self._informer = pods
@@ -127,6 +130,8 @@ class ProcessRuntime:
             launcher=self._launcher,
             users=self._users,
             clock=self._clock,
+            memory=self._memory,
+            siblings=self._workers.values,
         )
         self._workers[uid] = worker
         task = asyncio.create_task(worker.run())

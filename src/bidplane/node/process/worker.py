@@ -8,7 +8,7 @@ change. Its state is in the pod's folder, from which a restarted agent makes a n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,6 +29,7 @@ from bidplane.node.process.container import checkpoint
 from bidplane.node.process.container.container import Unit
 from bidplane.node.process.container.shims import Launcher
 from bidplane.node.process.container.starting import Starter
+from bidplane.node.process.gpumemory import GpuMemory, Release
 from bidplane.node.process.provisions import Provisions
 from bidplane.node.process.records import Notes, PodFolder
 from bidplane.node.process.reporting import PodReporter
@@ -60,7 +61,10 @@ class PodWorker:
         launcher: Launcher,
         users: Users,
         clock: Clock,
+        memory: GpuMemory | None = None,
+        siblings: Callable[[], Iterable[PodWorker]] = tuple,
     ) -> None:
+        """Run `pod`; `siblings`: the workers of the node's other pods, which may share a GPU."""
         self.pod = pod
         self.uid: str = pod["metadata"]["uid"]
         self.folder = PodFolder(settings.pods, self.uid)
@@ -97,6 +101,8 @@ class PodWorker:
             clock=clock,
             say=self._reporter.say,
         )
+        self._memory, self._siblings = memory, siblings
+        self._free = Release(memory, self._reporter.say) if memory is not None else None
         self.units: dict[str, Unit] = {}
         self._find_units()
 
@@ -202,6 +208,9 @@ class PodWorker:
         times += await self._act(decision, now)
         if self._stage is PodStage.ENDED:
             await self._release()
+            look_at = await self._wait_for_memory(now)
+            if look_at is not None:
+                return look_at  # it is not reported to have ended: its lease would end
         await self._report()
         if self._stage is PodStage.ENDED:
             if self._deleted():
@@ -321,6 +330,7 @@ class PodWorker:
                 self._reporter.say(_mount_reason(str(error)), str(error), True)
                 return [provisions.retry_at]
             provisions.complete = True
+        await self._note_memory()
         await self._starter.restore_units(self.units.values())
         self.storage.watch_limits(self.wake)
         return [provisions.refresh_at]
@@ -389,6 +399,37 @@ class PodWorker:
             self._released = True
             await self.storage.stop_watching()
             await self._provisions.release(self.pod)
+
+    @property
+    def measured_gpus(self) -> Mapping[str, int]:
+        """The memory in use on each of its GPUs before it started, by UUID."""
+        return self._notes.record.memory_before or {}
+
+    async def _note_memory(self) -> None:
+        """Note the memory in use on the pod's GPUs before any of its containers starts."""
+        if self._memory is None or self._notes.record.memory_before is not None:
+            return
+        present = self._present()
+        gpus = [
+            present[device.key]
+            for device in self._provisions.devices
+            if device.key in present and not device.uuid  # else a MIG instance
+        ]
+        self._notes.keep(memory_before=await self._memory.used(gpus))
+
+    async def _wait_for_memory(self, now: float) -> float | None:
+        """Return when to look again at its GPUs' memory; None if there is nothing to wait for."""
+        if self._free is None:
+            return None
+        shared = {
+            uuid
+            for other in self._siblings()
+            if other is not self and other._stage is not PodStage.ENDED
+            for uuid in other.measured_gpus
+        }
+        own = {uuid: used for uuid, used in self.measured_gpus.items() if uuid not in shared}
+        names = {uuid: device for (_, _, device), uuid in self._present().items()}
+        return await self._free.wait(own, names, now=now, is_gone=self._absent)
 
     async def _remove(self) -> None:
         """Delete the pod from the API, and its folder and user from the node."""
