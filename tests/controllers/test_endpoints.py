@@ -217,6 +217,26 @@ def test_a_change_and_a_deletion_reach_the_host(stories):
     stories(story)
 
 
+def test_a_mistake_inside_a_field_that_is_taken_back_reaches_the_host(stories):
+    async def story(site):
+        await create_service(site)
+        await site.plane.create(ENDPOINT, endpoint(), "default")
+        await site.settle()
+        wrong = {"target": {"port": 99}, "ladder": {"sleep": {"kind": "comfyui", "seconds": 5}}}
+        await site.plane.patch(ENDPOINT, "llm", {"spec": wrong}, "default")
+        await site.settle()
+        assert (await copy(site))["status"]["reason"] == "NoSuchPort"
+        right = {"target": {"port": None}, "ladder": {"sleep": None}}
+        await site.plane.patch(ENDPOINT, "llm", {"spec": right}, "default")
+        await site.settle()
+        on_host = await copy(site)
+        assert (on_host["status"]["phase"], on_host["status"]["reason"]) == ("Asleep", "")
+        original = await site.plane.get(ENDPOINT, "llm", "default")
+        assert on_host["spec"] == original["spec"]
+
+    stories(story)
+
+
 def test_a_name_that_is_taken_is_free_when_its_holder_goes(stories):
     async def story(site):
         await create_service(site)

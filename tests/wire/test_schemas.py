@@ -64,6 +64,19 @@ def test_merge_patch_is_idempotent_and_leaves_its_inputs_alone(target: Any, chan
     assert (target, change) == before
 
 
+WITHOUT_NULL = st.recursive(
+    st.booleans() | st.integers() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=10,
+)
+OBJECTS = st.dictionaries(st.text(max_size=3), WITHOUT_NULL)
+
+
+@given(OBJECTS, OBJECTS)
+def test_the_change_from_one_object_to_another_makes_it(target: Any, desired: Any) -> None:
+    assert jsonpatch.merge(target, jsonpatch.merge_change(target, desired)) == desired
+
+
 def test_strategic_merge_weaves_lists() -> None:
     shape = shapes.builtin("v1", "Pod")
     assert shape is not None

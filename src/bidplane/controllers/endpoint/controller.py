@@ -51,6 +51,7 @@ from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
+from bidplane.wire.patches.jsonpatch import merge_change
 
 Key = tuple[str, str, str]  # agent, and the plane's namespace and name
 
@@ -193,8 +194,7 @@ class EndpointController:
         await self._host.client.create(ENDPOINT, copy, host_namespace(agent))
 
     async def _copy_spec(self, copy: KubeObject, original: KubeObject) -> None:
-        dropped = dict.fromkeys(copy.spec.keys() - original.spec.keys())
-        change = {"spec": {**dropped, **original.spec}}
+        change = {"spec": merge_change(copy.spec, original.spec)}
         await self._host.client.patch(ENDPOINT, copy.name, change, copy.namespace)
 
     async def _step(

@@ -37,6 +37,7 @@ from bidplane.kube.client import EventType
 from bidplane.machinery.clock import Clock
 from bidplane.machinery.controller import WORKERS, Controller
 from bidplane.machinery.planes import PlaneCache, PlaneCaches
+from bidplane.wire.patches.jsonpatch import merge_change
 
 Key = tuple[str, Kind, str, str]  # agent, kind, and the plane's namespace and name
 
@@ -179,8 +180,7 @@ class SyncerController:
                 await self._host.client.create(BID, host_bid, host_bid["metadata"]["namespace"])
             return
         if copy.spec != bid.spec:
-            dropped = dict.fromkeys(copy.spec.keys() - bid.spec.keys())
-            change = {"spec": {**dropped, **bid.spec}}
+            change = {"spec": merge_change(copy.spec, bid.spec)}
             await self._host.client.patch(BID, copy.name, change, copy.namespace)
         if copy.status and bid.status != copy.status:
             with suppress(NotFound):

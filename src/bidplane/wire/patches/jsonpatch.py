@@ -38,6 +38,17 @@ def merge(target: Any, patch: Any) -> Any:
     return result
 
 
+def merge_change(target: Any, desired: Any) -> Any:
+    """Return the JSON merge patch that makes objects of `target` those of `desired`."""
+    if not (isinstance(target, Mapping) and isinstance(desired, Mapping)):
+        return copy(desired)
+    change: dict[str, Any] = dict.fromkeys(target.keys() - desired.keys())
+    for key, value in desired.items():
+        if key not in target or target[key] != value:
+            change[key] = merge_change(target.get(key), value)
+    return change
+
+
 def json_patch(target: Any, operations: Any) -> Any:
     """Apply RFC 6902 operations, all or none (the target is copied)."""
     if not isinstance(operations, list):
