@@ -78,12 +78,28 @@ def test_no_answer_breaks_a_reader(kind, body):
     assert (reading.work is None) == bool(reading.problem)
 
 
+@pytest.mark.parametrize(
+    ("body", "is_partial"),
+    [
+        # Of Gradio 6.31, while a job ran and none waited.
+        (b'{"msg":"estimation","event_id":null,"rank":null,"queue_size":0,"rank_eta":null}', True),
+        (b'{"queue_size": 0, "active_jobs": [null]}', False),
+    ],
+)
+def test_gradios_queue_leaves_out_the_jobs_that_run(body, is_partial):
+    reading = read_answer(QueueProbe(kind=QueueKind.GRADIO), 200, body)
+    assert (reading.work, reading.is_partial) == (0.0, is_partial)
+
+
 def test_exit_codes():
     assert [read_exit(code).work for code in (0, 1, 2, 127)] == [0, 1, None, None]
 
 
 QUEUE = IdleSpec(queue=QueueProbe(kind=QueueKind.COMFYUI))
 GPU = IdleSpec(gpu_percent=5)
+GRADIO = IdleSpec(queue=QueueProbe(kind=QueueKind.GRADIO))
+GRADIO_AND_GPU = IdleSpec(queue=QueueProbe(kind=QueueKind.GRADIO), gpu_percent=5)
+WAITING_ONLY = Reading(0.0, is_partial=True)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +114,10 @@ GPU = IdleSpec(gpu_percent=5)
         (GPU, [], [0.0, None], "GpuUnknown"),
         (GPU, [], [0.0, 5.0], "GpuBusy"),
         (GPU, [], [0.0, 4.9], ""),
+        (GRADIO, [WAITING_ONLY], [], "QueueUnknown"),
+        (GRADIO, [Reading(2.0, is_partial=True)], [], "QueueBusy"),
+        (GRADIO_AND_GPU, [WAITING_ONLY], [0.0], ""),
+        (GRADIO_AND_GPU, [WAITING_ONLY], [50.0], "GpuBusy"),
     ],
 )
 def test_unknown_is_never_idle(spec, readings, percents, reason):

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api.endpoint import EndpointSpec
+from bidplane.api.idling.ladder import QueueKind
 from bidplane.cli.account.serve import EngineName
 from bidplane.core.serving.engines import PROFILES, EngineKind, command, is_path
 from bidplane.core.serving.manifests import ServiceRequest, name_of, objects
@@ -81,6 +82,12 @@ def test_the_objects_of_a_service_name_each_other(engine):
         assert str(port["containerPort"]) in words
         assert "$(POD_IP)" in words
     assert spec.probe_path not in ("/", "") or engine is EngineKind.WAN2GP
+
+
+def test_comfyui_answers_a_prompt_at_once_so_its_own_queue_is_asked():
+    spec = msgspec.convert(made(EngineKind.COMFYUI)["Endpoint"]["spec"], EndpointSpec)
+    assert spec.idle.queue is not None
+    assert spec.idle.queue.kind is QueueKind.COMFYUI
 
 
 def test_several_gpus_are_of_one_link_and_split_the_model():

@@ -33,6 +33,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     work: float | None
     problem: str = ""
+    is_partial: bool = False  # it has the work that waits, and not that which runs
 
 
 # The gauges of requests that run or wait, by server. Any of them will do; all that are there count.
@@ -47,6 +48,10 @@ _GAUGES = (
     "llamacpp:requests_deferred",
 )
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)")
+_WAITING_ONLY = (
+    "it tells the jobs that wait, and not the one that runs: set idle.gpuPercent, too, or use a"
+    " queue of kind json or command"
+)
 # A queue is read only where both halves are: what runs without what waits is not enough.
 _PAIRS = tuple(zip(_GAUGES[::2], _GAUGES[1::2], strict=True))
 DEFAULT_PATHS = {
@@ -98,7 +103,7 @@ def read_comfyui(body: bytes) -> float | None:
 
 
 def read_gradio(body: bytes) -> float | None:
-    """Return the events of a Gradio app that run or wait."""
+    """Return the events of a Gradio app that wait, and those that run if it tells them."""
     status = _json(body)
     if not isinstance(status, dict):
         return None
@@ -161,7 +166,8 @@ def read_answer(probe: QueueProbe, code: int, body: bytes) -> Reading:
         work = _READERS[probe.kind](body)
     if work is None:
         return Reading(None, f"GET {path} does not tell a queue of kind {probe.kind.value}")
-    return Reading(work)
+    is_partial = probe.kind is QueueKind.GRADIO and b'"active_jobs"' not in body
+    return Reading(work, is_partial=is_partial)
 
 
 def read_exit(code: int) -> Reading:
@@ -193,6 +199,8 @@ def judge(
         work = sum(reading.work or 0.0 for reading in answers)
         if work > 0:
             return Verdict(False, f"QueueBusy: its application has {work:g} jobs")
+        if any(reading.is_partial for reading in answers) and not spec.gpu_percent:
+            return Verdict(False, f"QueueUnknown: {_WAITING_ONLY}")
     if spec.gpu_percent:
         percents = list(gpu_percents)
         reported = [percent for percent in percents if percent is not None]

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bidplane.api.idling.ladder import QueueKind
+
 MODELS = "/models"  # where the shared volume is, in every pod
 
 
@@ -34,6 +36,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     image: str = ""  # "" if a person must name one
     ignore: tuple[str, ...] = ()  # what its own page or a monitor asks for all the time
     idle_seconds: int = 300
+    queue: QueueKind | None = None  # of one that answers a job at once, and works later
     model_path: str = ""  # where the model's folder is mounted, if not below MODELS
 
 
@@ -60,6 +63,7 @@ PROFILES: dict[EngineKind, EngineProfile] = {
         port=8188,
         ready="/system_stats",  # it has no other health path
         ignore=("/system_stats", "/queue", "/history"),
+        queue=QueueKind.COMFYUI,
         idle_seconds=1800,
     ),
     EngineKind.WAN2GP: EngineProfile(

@@ -196,6 +196,8 @@ def _endpoint(request: ServiceRequest, name: str) -> Draft:
     }
     if profile.ignore:
         spec["ignorePaths"] = list(profile.ignore)
+    if profile.queue is not None:
+        spec["idle"] = {"queue": {"kind": profile.queue.value}}
     if request.hosts:
         spec["hosts"] = list(request.hosts)
     if request.max_replicas > 1:
