@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 from bidplane.api import labels
 from bidplane.api.agent import host_namespace
 from bidplane.api.endpoint import EndpointPhase, EndpointStatus
-from bidplane.api.idling.ladder import Rung
+from bidplane.api.idling.ladder import HoldingStatus, Rung
 from bidplane.api.kinds import ENDPOINT
 from bidplane.api.reading import Endpoint, Invalid, read_endpoint
 from bidplane.api.times import rfc3339
@@ -188,10 +188,7 @@ def _explanation(endpoint: Endpoint) -> Iterator[str]:
         case EndpointPhase.REFUSED:
             yield f"It is refused.{reason}"
         case EndpointPhase.ASLEEP:
-            keeps_lease = status.holding.keeps_lease
-            cost = f"its lease, {status.holding.paid_per_hour} an hour" if keeps_lease else "no GPU"
-            nothing = "" if keeps_lease else " and costs nothing"
-            yield f"It is asleep{since}: {cause}. It holds {cost}{nothing}."
+            yield f"It is asleep{since}: {cause}. {_cost(status.holding)}"
         case EndpointPhase.STOPPING:
             yield f"It is stopping{since}: {cause}. Its pods have not begun to end."
         case EndpointPhase.WAKING:
@@ -214,6 +211,18 @@ def _explanation(endpoint: Endpoint) -> Iterator[str]:
     yield "Its ladder:"
     for label, text in ladder_lines(endpoint):
         yield f"  {label:9} {text}"
+
+
+def _cost(holding: HoldingStatus) -> str:
+    """Return what a service without replicas holds and pays."""
+    if holding.keeps_lease:
+        return f"It holds its lease, {holding.paid_per_hour} an hour."
+    if holding.leases:
+        return (
+            f"{', '.join(holding.leases)} ({holding.paid_per_hour} an hour) ends once its pods have"
+            " ended and the memory of their GPUs is seen free."
+        )
+    return "It holds no GPU and costs nothing."
 
 
 def _cold_start(status: EndpointStatus) -> str:

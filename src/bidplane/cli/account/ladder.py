@@ -47,7 +47,7 @@ def ladder_lines(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
         if wake := _wake(ladder.wake, rung):
             parts.append(f"its last wake from there took {wake / 1000:.1f} s")
         if rung is present:
-            parts.append(f"now {ladder.rung.value}" + _rent(status.holding))
+            parts.append(f"now {ladder.rung.value}{_rent(rung, status.holding)}")
         yield rung.value.lower(), "; ".join(parts)
     if ladder.idle:
         yield "not idle", ladder.idle
@@ -62,8 +62,9 @@ def _wake(wake: WakeTimes, rung: Rung) -> int:
     return times.get(rung, 0)
 
 
-def _rent(holding: HoldingStatus) -> str:
+def _rent(rung: Rung, holding: HoldingStatus) -> str:
     if not holding.leases:
         return ""
     leases = ", ".join(holding.leases)
-    return f", {holding.devices} GPUs of {leases} for {holding.paid_per_hour} credits an hour"
+    ends = ", giving back" if rung is Rung.RELEASED else ","
+    return f"{ends} {holding.devices} GPUs of {leases} for {holding.paid_per_hour} credits an hour"
