@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -164,15 +165,19 @@ def _machines(data: Path | None) -> list[tuple[Machine, str, str]]:
 
 
 def _used(node: str, slices: Sequence[Object], held_by_others: ForeignUse) -> str:
-    """A note on the devices of a node that other workloads use, which are not for sale."""
-    devices = {
-        (slice_["spec"]["driver"], slice_["spec"]["pool"]["name"], device["name"])
+    """A note on the devices of a node that are tainted or used by other workloads."""
+    published = [
+        (slice_["spec"], device)
         for slice_ in slices
         if slice_["spec"].get("nodeName") == node
         for device in slice_["spec"].get("devices") or ()
-    }
+    ]
+    devices = {(spec["driver"], spec["pool"]["name"], device["name"]) for spec, device in published}
     claims = sorted({claim for key, claim in held_by_others.devices.items() if key in devices})
-    notes = []
+    taints = Counter(
+        taint["key"] for _, device in published for taint in device.get("taints") or ()
+    )
+    notes = [f"{count} tainted {key}" for key, count in sorted(taints.items())]
     if claims:
         count = len(devices & held_by_others.devices.keys())
         notes.append(f"{count} held by the claim{'s' * (len(claims) > 1)} {', '.join(claims)}")
