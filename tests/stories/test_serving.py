@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,16 @@ class Site:
 
     def sleeps(self, name: str) -> None:
         self.until(lambda: self.status(name).get("phase") == "Asleep")
+
+
+def memory_of(argument: str) -> int:
+    """The main memory, in bytes, of this machine's processes that have such an argument."""
+    pages = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if argument.encode() in process.joinpath("cmdline").read_bytes().split(b"\0"):
+                pages += int(process.joinpath("statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def install_llama_cpp(models: Path) -> None:
@@ -178,7 +189,11 @@ def test_llama_cpp_serves_a_model_that_sleeps_and_wakes(site: Site) -> None:
         assert code == 200, body
         assert json.loads(body)["content"]
         assert headers["X-KEDA-HTTP-Cold-Start"] == "true"
+        (backend,) = site.status("smollm2")["backends"]
+        assert memory_of(backend["address"]) > 100 << 20
         site.sleeps("smollm2")
+        site.until(lambda: not site.installation.get(AGENT, "gpuleases")["items"])
+        assert memory_of(backend["address"]) == 0  # before anybody else can get its GPU
 
 
 def test_a_render_ui_written_for_keda_waits_for_its_weights(site: Site) -> None:

@@ -409,6 +409,8 @@ class PodWorker:
         """Note the memory in use on the pod's GPUs before any of its containers starts."""
         if self._memory is None or self._notes.record.memory_before is not None:
             return
+        if self._ever_started():  # by an earlier version, which noted nothing
+            return
         present = self._present()
         gpus = [
             present[device.key]
