@@ -30,7 +30,7 @@ from bidplane.core.gate.judgement import (
     Reason,
     judge,
 )
-from bidplane.core.gate.rules import policy_problems
+from bidplane.core.gate.rules import FIELDS, policy_problems
 
 NOW = 1_800_000_000.0  # a Friday, 08:00 UTC
 FLEET = FleetState()
@@ -158,6 +158,15 @@ def test_two_people_approve(approvals: tuple[GivenApproval, ...], allowed: bool)
     if not allowed:
         assert (judgement.reason, judgement.needs) == (Reason.NEEDS_APPROVAL, 2)
         assert "2 people (owner or approver)" in judgement.message
+
+
+def test_of_several_policies_the_one_that_needs_most_people_is_named() -> None:
+    one = rule(ruling=Ruling.APPROVE, approvers=[ActorRole.OWNER])
+    two = rule(ruling=Ruling.APPROVE, approvers=[ActorRole.APPROVER], approvals=2)
+    judgement = verdict(PolicySpec(rules=[one]), PolicySpec(rules=[two]))
+    assert (judgement.needs, judgement.policy) == (2, "p1@1/r")
+    assert judgement.message == "needs the approval of 2 people (approver)"
+    assert judgement.approvers == (ActorRole.OWNER, ActorRole.APPROVER)
 
 
 def test_what_is_protected_stays_so_when_it_is_approved() -> None:
@@ -291,6 +300,17 @@ class TestTheDefault:
         (PolicySpec(rules=[rule("'yes'")]), "spec.rules[0].when: "),
         (PolicySpec(rules=[rule("1 + 1")]), "must evaluate to a bool, not int"),
         (PolicySpec(rules=[rule("who == 'ann'")]), "undeclared reference to 'who'"),
+        # Everything about a change is there: what is misspelt would fail on every change.
+        (PolicySpec(rules=[rule("action.kindd == 'CordonNode'")]), "action has no field 'kindd'"),
+        (PolicySpec(rules=[rule("has(actor.team)")]), "actor has no field 'team'"),
+        (
+            PolicySpec(freezes=[Freeze(name="f", when="[1].exists(x, time.day == x)")]),
+            "spec.freezes[0].when: time has no field 'day': it has unix, date, weekday, hour",
+        ),
+        (PolicySpec(rules=[rule("effect['device'] > 1")]), "effect has no field 'device'"),
+        (PolicySpec(rules=[rule("action.name")]), "must evaluate to true or false"),
+        (PolicySpec(rules=[rule("target.labels")]), "must evaluate to true or false"),
+        (PolicySpec(rules=[rule("effect.devices > 'three'")]), "spec.rules[0].when: "),
         (PolicySpec(rules=[rule(), rule()]), "spec.rules: the name 'r' is used twice"),
         (PolicySpec(rules=[rule(approvers=[])]), "spec.rules[0].approvers: name at least one"),
         (PolicySpec(limits=[PolicyLimit(name="", spend="1")]), "spec.limits[0].name: "),
@@ -301,3 +321,33 @@ class TestTheDefault:
 )
 def test_a_bad_policy_is_refused_with_the_field(spec: PolicySpec, problem: str) -> None:
     assert any(problem in line for line in policy_problems(spec)), policy_problems(spec)
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "target.labels['app'] == 'logging'",  # it may be there, and fails where it is not
+        "target.labels.app == 'logging'",
+        "'app' in target.labels && target.labels['app'] == 'logging'",
+        "has(target.annotations.owner) && target.annotations.owner == actor.name",
+        "[{'team': 'x'}].exists(action, action.team == 'x')",  # a variable of its own
+        "['name'].all(key, action[key] != '')",
+        "time.hour in [1, 2] || fleet.leased * 2 > fleet.devices",
+    ],
+)
+def test_a_condition_that_may_hold_is_taken(when: str) -> None:
+    assert policy_problems(PolicySpec(rules=[rule(when)])) == []
+
+
+SAMPLES = {str: "''", int: "1", float: "1.0", dict: "{}"}
+
+
+def test_the_fields_that_are_checked_are_those_that_conditions_have() -> None:
+    for name, fields in FIELDS.items():
+        for field, example in fields.items():
+            same = f"type({name}.{field}) == type({SAMPLES[type(example)]})"
+            judgement = verdict(PolicySpec(rules=[rule(same)]))
+            assert judgement.ruling is Ruling.ALLOW, (same, judgement)
+        assert verdict(PolicySpec(rules=[rule(f"size({name}) == {len(fields)}")])).reason is (
+            Reason.ALLOWED
+        )

@@ -114,10 +114,9 @@ def judge(
     for reason in _STRICTEST_FIRST:
         same = [opinion for opinion in opinions if opinion.reason is reason]
         if reason is Reason.NEEDS_APPROVAL and same:
-            # All of them are needed; the message is the first's.
+            # All of them are needed; the message is of the one that needs most people.
             return msgspec.structs.replace(
-                same[0],
-                needs=max(opinion.needs for opinion in same),
+                max(same, key=lambda opinion: opinion.needs),
                 approvers=tuple(
                     role for role in ActorRole if any(role in opinion.approvers for opinion in same)
                 ),
