@@ -12,16 +12,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bidplane.api.gate.action import Action, ActionKind
-from bidplane.api.kinds import BID, ENDPOINT, GPU_LEASE, NODE, POD, Kind, Object
+from bidplane.api.kinds import BID, ENDPOINT, GPU_LEASE, NODE, POD, POOL, Kind, Object
+from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.digest import markdown
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.errors import api_error
 from bidplane.kube.client import Listing
 from bidplane.ledger.audit.summary import digest_of
-from bidplane.pilot.loop import Pilot
+from bidplane.pilot.changes import HostChanges
+from bidplane.pilot.loop import LEAST_SECONDS, TICK_SECONDS, Pilot
 
-from .conftest import CORE, OURS, GateSite, Story
+from .conftest import CORE, OURS, GateSite, Story, add_endpoint
 
 PILOT = "pilot:pilot"
 
@@ -36,6 +38,9 @@ class PilotsClient:
     async def list(self, kind: Kind, namespace: str | None = None, **options: Any) -> Listing:
         body = await self._call("GET", self._path(kind))
         return Listing(body["items"], body["metadata"]["resourceVersion"])
+
+    def watch(self, kind: Kind, namespace: str | None = None, **options: Any) -> Any:
+        return self._site.client.watch(kind, namespace, **options)
 
     async def create(self, kind: Kind, obj: Object, namespace: str | None = None) -> Object:
         self.writes.append(kind.kind)
@@ -57,8 +62,12 @@ async def by_rules(observation: Observation) -> Sequence[Intention]:
     return rules.decide(observation)
 
 
-def pilot_of(site: GateSite, **options: Any) -> tuple[Pilot, PilotsClient]:
+def pilot_of(
+    site: GateSite, *, follows: bool = False, **options: Any
+) -> tuple[Pilot, PilotsClient]:
     client = PilotsClient(site)
+    if follows:
+        options["changes"] = HostChanges(client, clock=site.clock)
     return Pilot(client, options.pop("mind", by_rules), clock=site.clock, **options), client  # type: ignore[arg-type]
 
 
@@ -193,6 +202,70 @@ def test_a_host_that_is_away_is_waited_for(host: Callable[[Story], None]) -> Non
     host(story)
 
 
+async def no_mind(observation: Observation) -> Sequence[Intention]:
+    return []
+
+
+class Looks:
+    """A mind that wants nothing, and notes when it was asked, in seconds since the start."""
+
+    def __init__(self, site: GateSite) -> None:
+        self._clock, self._start = site.clock, site.clock.now()
+        self.at: list[float] = []
+
+    async def __call__(self, observation: Observation) -> Sequence[Intention]:
+        self.at.append(round(self._clock.now() - self._start))
+        return []
+
+
+def test_it_looks_again_soon_after_a_change(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        await site.client.delete(ENDPOINT, "broken", "agent-a")
+        looks = Looks(site)
+        pilot, _ = pilot_of(site, mind=looks, follows=True)
+        start = site.clock.now()
+        run = asyncio.create_task(pilot.run(asyncio.sleep, until=start + 200))
+        await asyncio.sleep(12)
+        failed = {"status": {"phase": "Waking", "failed": True, "message": "CrashLoopBackOff"}}
+        await site.client.patch(ENDPOINT, "awake", failed, "agent-a", subresource="status")
+        await asyncio.sleep(1)
+        gone = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+        await site.client.patch(NODE, "n2", gone, subresource="status")
+        await asyncio.sleep(20)
+        # Prices, beats and traffic change all the time, and wait.
+        for number in range(20):
+            traffic = {"status": {"demand": {"number": number, "awake": True}}}
+            await site.client.patch(ENDPOINT, "awake", traffic, "agent-a", subresource="status")
+            await site.client.patch(POOL, "h100", {"metadata": {"labels": {"x": str(number)}}})
+            await asyncio.sleep(1)
+        await run
+        # One at the start; one by each change, and not within five seconds of the one before.
+        assert looks.at[:4] == [0, 12, 12 + LEAST_SECONDS, 17 + TICK_SECONDS]
+        assert len(looks.at) == 9, looks.at
+
+    host(story)
+
+
+def test_a_failed_rollout_is_retried_when_it_is_due(host: Callable[[Story], None]) -> None:
+    async def story(site: GateSite) -> None:
+        await site.set_policy({"rules": [{"name": "all", "when": "true", "ruling": "Allow"}]})
+        await empty_the_fleet(site)
+        await add_endpoint(site, "broken", phase="Waking", failed=True, message="no image")
+        pilot, _ = pilot_of(site, follows=True)
+        start = site.clock.now()
+        await pilot.run(asyncio.sleep, until=start + 400)
+        items = (await site.call("GET", f"{OURS}/proposals")).body["items"]
+        made: dict[str, list[float]] = {}
+        for item in items:
+            at = parse_or_zero(item["metadata"]["creationTimestamp"]) - int(start)
+            made.setdefault(item["spec"]["action"]["kind"], []).append(at)
+        # Five tries, 10 s after the first, doubled each time; then a person.
+        assert [round(at, -1) for at in sorted(made["RetryRollout"])] == [0, 10, 30, 70, 150]
+        assert [round(at, -1) for at in made["PagePerson"]] == [310]
+
+    host(story)
+
+
 def test_a_mind_that_repeats_itself_is_heard_once(host: Callable[[Story], None]) -> None:
     async def story(site: GateSite) -> None:
         haiku = Action(kind=ActionKind.OFF_TOPIC, name="model", value="warm silicon")
@@ -229,14 +302,11 @@ def test_people_hear_of_what_changed(host: Callable[[Story], None]) -> None:
         async def tell(line: str) -> None:
             lines.append(line)
 
-        async def nothing(observation: Observation) -> Sequence[Intention]:
-            return []
-
         cordon = Action(kind=ActionKind.CORDON_NODE, name="n1")
         missing = Action(kind=ActionKind.CORDON_NODE, name="n9")
         await site.propose(missing, name="old")
         await asyncio.sleep(1)
-        pilot, _ = pilot_of(site, mind=nothing, tell=tell)
+        pilot, _ = pilot_of(site, mind=no_mind, tell=tell)
         await pilot.tick()
         assert lines == [], "what it finds at first is no news"
         await site.propose(cordon, name="new")

@@ -1,5 +1,5 @@
 """
-Observe, decide, propose, and again: every half minute.
+Observe, decide, propose, and again: every half minute, and soon after a change of the host.
 
 The pilot keeps one thing in memory, since when nodes are idle, and loses nothing but time when it
 is killed: a Proposal's name follows from its action and from those before, so that the same
@@ -8,7 +8,9 @@ intention never becomes two.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 
 import structlog
 
@@ -22,14 +24,17 @@ from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.actions import action_digest
 from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes, rests
+from bidplane.core.minds.services import next_retry
 from bidplane.core.minds.tracking import EndpointUse
 from bidplane.errors import AlreadyExists, ApiError, UserError
 from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
+from bidplane.pilot.changes import HostChanges
 from bidplane.pilot.uses import UseFile
 
 TICK_SECONDS = 30.0
+LEAST_SECONDS = 5.0  # between two looks, whatever happens
 PILOT_NAME = "pilot"
 _MOST_INTENTIONS = 16  # of one tick
 _MOST_AN_HOUR = 120  # Proposals, whatever a mind wants
@@ -57,14 +62,18 @@ class Pilot:
         tell: Callable[[str], Awaitable[None]] | None = None,
         uses: UseFile | None = None,
         desired: Callable[[FleetState], list[Action]] | None = None,
+        changes: HostChanges | None = None,
     ) -> None:
         """
         `uses` keeps the history of Endpoints' use over a restart; `desired` returns what would
         repair the drift from what was declared.
 
         `shadow`: what it proposes is judged and recorded, and never applied. `tell` has people hear
-        of Proposals, their own too, that wait, are done or were refused.
+        of Proposals, their own too, that wait, are done or were refused. With `changes`, it looks
+        again when the host changes, and when a retry is due.
         """
+        self._changes = changes
+        self._retry_at = 0.0  # when the next retry of a failed rollout is due; 0: none is
         self._tell = tell
         self._phases: dict[str, ProposalPhase | None] | None = None  # by name, when last looked
         self._client, self._mind, self._clock, self._shadow = client, mind, clock, shadow
@@ -76,6 +85,7 @@ class Pilot:
         """Observe, decide and propose once; return the names of the new Proposals."""
         observation = await self._observe()
         await self._tell_news(observation)
+        self._retry_at = next_retry(observation)
         intentions = await self._mind(observation)
         names: list[str] = []
         for intention in self._new(observation, intentions):
@@ -116,16 +126,43 @@ class Pilot:
 
     async def run(self, sleep: Callable[[float], Awaitable[None]], *, until: float = 0.0) -> None:
         """Tick until the time `until`; for ever, if it is 0. A host that is away is waited for."""
-        while not until or self._clock.now() < until:
-            try:
-                names = await self.tick()
-            except ApiError as error:
-                log.warning("the pilot could not look at the host", error=str(error))
-            else:
-                for name in names:
-                    log.info("proposed", proposal=name, shadow=self._shadow)
-            rest = until - self._clock.now() if until else TICK_SECONDS
-            await sleep(max(0.0, min(TICK_SECONDS, rest)))
+        async with AsyncExitStack() as stack:
+            if self._changes is not None:
+                following = asyncio.create_task(self._changes.follow())
+                stack.callback(following.cancel)
+            while not until or self._clock.now() < until:
+                if self._changes is not None:
+                    self._changes.seen.clear()
+                try:
+                    names = await self.tick()
+                except ApiError as error:
+                    log.warning("the pilot could not look at the host", error=str(error))
+                else:
+                    for name in names:
+                        log.info("proposed", proposal=name, shadow=self._shadow)
+                rest = until - self._clock.now() if until else TICK_SECONDS
+                await self._rest(sleep, max(0.0, min(TICK_SECONDS, rest)))
+
+    async def _rest(self, sleep: Callable[[float], Awaitable[None]], seconds: float) -> None:
+        """Sleep so long; less, if the host changes or a retry is due."""
+        if self._changes is None:
+            await sleep(seconds)
+            return
+        if self._retry_at:
+            seconds = min(seconds, max(LEAST_SECONDS, self._retry_at - self._clock.now()))
+        least = min(seconds, LEAST_SECONDS)
+        await sleep(least)
+        if seconds <= least:
+            return
+        waits = (
+            asyncio.ensure_future(sleep(seconds - least)),
+            asyncio.ensure_future(self._changes.seen.wait()),
+        )
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
 
     async def _observe(self) -> Observation:
         now = self._clock.now()

@@ -15,7 +15,7 @@ from bidplane.core.gate.fleet import FleetState as Fleet
 from bidplane.core.minds.observation import Intention, Observation, PastProposal
 from bidplane.core.minds.recurrence import Likelihood
 from bidplane.core.minds.rules import decide
-from bidplane.core.minds.services import endpoint_action, least_probability
+from bidplane.core.minds.services import endpoint_action, least_probability, next_retry
 
 NOW = 1_800_000_000.0
 POOL = FleetPool(name="h100", floor_price="0.20", list_price="2.00", idle_seconds=300, waiting=0)
@@ -185,6 +185,23 @@ class TestRetrying:
         assert page.action.kind is ActionKind.PAGE_PERSON
         assert page.action.value == "a/web: its pods fail after 5 retries"
         assert decide(observe(self.BROKEN, RHYTHM, *tries, past(page.action, 60))) == []
+
+    def test_the_last_try_has_its_time_before_a_person_is_paged(self) -> None:
+        tries = [past(self.RETRY, 500 + i) for i in range(4)]
+        for ago, paged in ((159, False), (160, True)):
+            intentions = decide(observe(self.BROKEN, RHYTHM, *tries, past(self.RETRY, ago)))
+            assert bool(intentions) is paged
+
+    @pytest.mark.parametrize(
+        ("ago", "due"),
+        [((), 0), ((4,), 6), ((60, 5), 15), ((10,), 0), ((9, 8, 7, 6, 5), 155), ((3600,), 0)],
+    )
+    def test_when_the_next_is_due(self, ago: tuple[float, ...], due: float) -> None:
+        proposals = [past(self.RETRY, seconds) for seconds in ago]
+        expected = NOW + due if due else 0.0
+        assert next_retry(observe(self.BROKEN, RHYTHM, *proposals)) == expected
+        whole = observe(endpoint(phase=EndpointPhase.READY, awake=True), RHYTHM, *proposals)
+        assert next_retry(whole) == 0.0
 
 
 def test_a_node_that_is_used_little_is_freed_if_its_leases_may_move() -> None:

@@ -12,6 +12,7 @@ from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds import rules
 from bidplane.core.minds.observation import Intention, Observation
 from bidplane.machinery.clock import SystemClock
+from bidplane.pilot.changes import HostChanges
 from bidplane.pilot.desired import drift_of, read_desired
 from bidplane.pilot.loop import Pilot
 from bidplane.pilot.uses import UseFile
@@ -51,6 +52,7 @@ async def keep_piloting(target: Installation, *, mode: PilotMode, desired: Path 
             shadow=mode == "shadow",
             uses=uses_of(target),
             desired=drift_from(desired),
+            changes=HostChanges(client, clock=clock),
         )
         await pilot.run(asyncio.sleep)
     finally:

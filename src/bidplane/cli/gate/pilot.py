@@ -31,6 +31,7 @@ from bidplane.models import anthropic, openai
 from bidplane.models.anthropic import AnthropicModel
 from bidplane.models.chat import ChatModel
 from bidplane.models.openai import OpenAiModel
+from bidplane.pilot.changes import HostChanges
 from bidplane.pilot.desired import drift_of, missing_of, read_desired
 from bidplane.pilot.exchanges import ExchangeFiles
 from bidplane.pilot.loop import Mind, Pilot
@@ -77,10 +78,11 @@ def run(
     """
     Observe the fleet every 30 s and propose what a person on call would do without thinking.
 
-    It parks idle nodes, frees those of which little is used and returns them, releases idle leases,
-    cordons nodes where a link got worse, pre-warms services by their history and lets them sleep,
-    and retries failed rollouts. It writes Proposals and can do nothing else; the Policies decide,
-    and by default a person approves: `bidplane proposals list --waiting`.
+    It looks sooner where a rollout fails, a link gets worse, a node goes away or a Proposal is
+    decided on. It parks idle nodes, frees those of which little is used and returns them, releases
+    idle leases, cordons nodes where a link got worse, pre-warms services by their history and lets
+    them sleep, and retries failed rollouts. It writes Proposals and can do nothing else; the
+    Policies decide, and by default a person approves: `bidplane proposals list --waiting`.
 
     With `--mind openai` or `anthropic` a model is asked, with the key in $OPENAI_API_KEY or
     $ANTHROPIC_API_KEY. If it does not answer, or its budget is used up, the rules decide.
@@ -129,6 +131,7 @@ def run(
                 tell=tell,
                 uses=uses_of(installation(data)),
                 desired=drifts,
+                changes=HostChanges(client, clock=clock),
             )
             await pilot.run(asyncio.sleep, until=clock.now() + seconds if seconds else 0.0)
         finally:

@@ -8,7 +8,7 @@ rhythm in its history nothing is pre-warmed, and what was pre-warmed and not use
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -157,22 +157,45 @@ def retry_failed(observation: Observation, settings: ServiceSettings) -> Iterato
         if not endpoint.failure or endpoint.phase not in AWAKE:
             continue
         action = endpoint_action(ActionKind.RETRY_ROLLOUT, endpoint)
-        tries = sorted(
-            past.created
-            for past in observation.proposals
-            if past.action == action and past.created + REST_SECONDS > observation.at
-        )
+        tries = _tries(observation, action)
+        if observation.at < _due(tries, settings):
+            continue
         if len(tries) >= settings.retries:
             yield from _page(observation, endpoint, len(tries))
-            continue
-        delay = min(settings.most_retry_seconds, settings.retry_seconds * 2 ** len(tries))
-        if tries and observation.at < tries[-1] + delay:
             continue
         yield Intention(
             action=action,
             reason=f"its pods fail: try {len(tries) + 1} of {settings.retries}",
             evidence=(f"Endpoint {endpoint.name}: {endpoint.failure[:200]}",),
         )
+
+
+def next_retry(observation: Observation, settings: ServiceSettings = DEFAULT_SERVICES) -> float:
+    """Return when the next retry of a failed rollout is due, or its page; 0 if none is."""
+    dues = [
+        _due(tries, settings)
+        for endpoint in observation.fleet.endpoints
+        if endpoint.failure and endpoint.phase in AWAKE
+        if (tries := _tries(observation, endpoint_action(ActionKind.RETRY_ROLLOUT, endpoint)))
+    ]
+    return min((due for due in dues if due > observation.at), default=0.0)
+
+
+def _tries(observation: Observation, action: Action) -> list[float]:
+    """Return when a rollout was retried lately, the first time first."""
+    return sorted(
+        past.created
+        for past in observation.proposals
+        if past.action == action and past.created + REST_SECONDS > observation.at
+    )
+
+
+def _due(tries: Sequence[float], settings: ServiceSettings) -> float:
+    """Return when the next try is due: at once, then after a delay that doubles each time."""
+    if not tries:
+        return 0.0
+    delay = settings.retry_seconds * float(2 ** len(tries))
+    return tries[-1] + min(settings.most_retry_seconds, delay)
 
 
 def _page(observation: Observation, endpoint: FleetEndpoint, tries: int) -> Iterator[Intention]:
