@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bidplane import bench
@@ -52,6 +53,26 @@ def test_a_daily_service_is_warm_in_time_and_sleeps_at_once(tmp_path: Path) -> N
     assert day.violations == 0
     assert day.audit.is_sound
     assert (day.audit.verdicts, day.audit.outcomes) == (day.proposals, day.proposals)
+
+
+def test_use_that_begins_late_is_waited_for_and_costs_every_arm_the_wait(tmp_path: Path) -> None:
+    late = {bin: 240 for bin in daily().bins if bin % BINS_OF_A_DAY == 24}
+    service = msgspec.structs.replace(daily(), late=late)
+    # Two pauses are scored: what follows the history, and a day without its half hour.
+    assert load.gaps(service) == [24 * 600 + 240, (144 - 3) * 600 + 240]
+    assert load.gaps(daily()) == [24 * 600, (144 - 3) * 600]
+    day = play(tmp_path, [service])
+    assert (day.result.misses, day.prewarm_hits) == (0, 2)
+    # Warm for the first 240 s of the ten minutes, besides: it learned that use comes so late.
+    assert day.result.idle_hours == pytest.approx(2 * (90 + 240 + 60) / 3600)
+    assert day.violations == 0
+
+
+def test_beginnings_are_drawn_within_their_ten_minutes() -> None:
+    (drawn,) = load.drawn_late([daily()], 1)
+    assert drawn.late.keys() == {d * BINS_OF_A_DAY + 24 for d in range(DAYS)}
+    assert set(drawn.late.values()) <= {0, 120, 240, 360, 480}
+    assert drawn == load.drawn_late([daily()], 1)[0] != load.drawn_late([daily()], 2)[0]
 
 
 def test_what_is_injected_is_refused_and_recorded(tmp_path: Path) -> None:

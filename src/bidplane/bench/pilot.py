@@ -55,10 +55,11 @@ def run(*, quick: bool, data: Path | None) -> BenchReport:
         _Run("pre-warm", chosen, days),
         _Run("pre-warm", judged, days),
         _Run("injected", judged, days),
+        _Run("rules, any moment", load.drawn_late(judged, _SEED), days),
     ]
     say(f"pilot: {len(services)} services, {days} days, {len(runs)} runs …")
     with ProcessPoolExecutor(_PROCESSES) as pool:
-        by_chosen, by_judged, warm_chosen, warm_judged, injected = pool.map(_play, runs)
+        by_chosen, by_judged, warm_chosen, warm_judged, injected, late = pool.map(_play, runs)
     results = [
         *_savings("all", services, by_chosen.result + by_judged.result),
         *_savings("judged", judged, by_judged.result),
@@ -69,12 +70,15 @@ def run(*, quick: bool, data: Path | None) -> BenchReport:
         *_safety("injected", injected),
         more("injected: Proposals refused", "count", float(sum(injected.refused.values()))),
         *_savings("injected", judged, injected.result),
+        *_savings("judged, begun at any moment", runs[-1].services, late.result, is_aim=False),
+        *_safety("judged, begun at any moment", late),
     ]
     how = (
         f"{source}; {HISTORY_DAYS} days of history, {days - HISTORY_DAYS} scored; a bin of ten"
-        f" minutes is used throughout or not at all; a cold start takes {load.COLD_SECONDS} s, in"
-        f" every arm a service sleeps after {WINDOW} s; settings chosen on every second client,"
-        " judged on the others; the Policy allows pre-warming, sure or not"
+        " minutes is used throughout or not at all (the trace tells no more); in the rows that say"
+        " so, use begins at a drawn moment of its first bin; a cold start takes"
+        f" {load.COLD_SECONDS} s, in every arm a service sleeps after {WINDOW} s; settings chosen"
+        " on every second client, judged on the others; the Policy allows pre-warming, sure or not"
     )
     return BenchReport(name="pilot", how=how, results=tuple(results))
 
@@ -107,20 +111,27 @@ def _play(run: _Run) -> PilotedDay:
         return arm.play(run.days, lambda day: say(f"{label}: day {day} of {run.days}"))
 
 
-def _savings(title: str, services: Sequence[UsedService], ours: ArmResult) -> list[Result]:
+def _savings(
+    title: str, services: Sequence[UsedService], ours: ArmResult, *, is_aim: bool = True
+) -> list[Result]:
     """Return the rows about what is held and not used, and about cold starts."""
     none, oracle = load.fixed_window(services, WINDOW), load.oracle(services)
     possible = none.idle_cost - oracle.idle_cost
     saved = (none.idle_cost - ours.idle_cost) / possible if possible else 0.0
     return [
-        more(f"{title}: saved of what an oracle saves", "share", saved, aim=at_least(_SAVED)),
+        more(
+            f"{title}: saved of what an oracle saves",
+            "share",
+            saved,
+            aim=at_least(_SAVED) if is_aim else None,
+        ),
         less(
             f"{title}: SLO misses",
             "cold starts",
             float(ours.misses),
             peer=float(none.misses),
             peer_name="none",
-            aim=ratio_at_least(1.0),
+            aim=ratio_at_least(1.0) if is_aim else None,
         ),
         less(
             f"{title}: held and not used",

@@ -77,6 +77,37 @@ def test_pauses_that_end_soon_keep_a_service_warm() -> None:
     assert uses.likelihood("unheard of", 200).probability == 0
 
 
+def late_and_early(uses: UseHistory, times: int) -> int:
+    """Have two services used every other hour, one from the beginning of its ten minutes."""
+    for bin in range(times * 12):
+        uses.observe("early", bin, bin % 12 == 0, silent=bin % 12 != 0)
+        uses.observe("late", bin, bin % 12 == 0, silent=True)
+    return times * 12
+
+
+def test_silence_says_more_of_what_begins_on_time() -> None:
+    uses = UseHistory()
+    next_use = late_and_early(uses, 20)
+    before = uses.likelihood("early", next_use)
+    assert before.probability == uses.likelihood("late", next_use).probability > 0.5
+    early = uses.likelihood("early", next_use, silent=True)
+    late = uses.likelihood("late", next_use, silent=True)
+    assert (early.late < 0.1, late.late > 0.9) == (True, True)
+    assert early.probability < 0.7, "it would have come"
+    assert 0.95 < late.probability <= before.probability, "it may still come"
+
+
+def test_what_is_new_begins_as_the_others_do() -> None:
+    alone, uses = UseHistory(), UseHistory()
+    for bin in range(12 * 30):
+        uses.observe("early", bin, bin % 12 == 0, silent=bin % 12 != 0)
+    for history in (alone, uses):
+        history.observe("new", 12 * 30 - 9, True)
+        history.observe("new", 12 * 30, True, silent=None)  # when it began is not known
+    assert alone.likelihood("new", 12 * 30 + 5).late == 0.9
+    assert uses.likelihood("new", 12 * 30 + 5).late < 0.3
+
+
 @given(st.sets(st.integers(0, 6 * DAY), max_size=60), st.integers(0, 2 * DAY))
 def test_a_likelihood_is_a_probability_whatever_was(used: set[int], ahead: int) -> None:
     uses = UseHistory()
@@ -90,8 +121,9 @@ def test_a_likelihood_is_a_probability_whatever_was(used: set[int], ahead: int) 
 def test_old_use_is_forgotten() -> None:
     uses = UseHistory()
     for b in range(KEEP_BINS + 10):
-        uses.observe("s", b, b < 5)
-    assert uses.services["s"].bins == set()
+        uses.observe("s", b, b in (0, 5), silent=b == 5)
+    service = uses.services["s"]
+    assert service.bins == service.beginnings == service.late == set()
 
 
 def endpoint(**fields: object) -> FleetEndpoint:
@@ -134,6 +166,22 @@ class TestTracking:
         expected = tracker.likely([endpoint()], moment)
         assert expected["u"].reason == "started at 04:00 on the last 3 of 3 days"
         assert again.likely([endpoint()], moment) == expected
+
+    def test_a_restart_knows_who_comes_late(self) -> None:
+        tracker, at = EndpointUse(), 0
+        for b in range(12 * 10):
+            at = b * BIN_SECONDS
+            for second in (0, 60, 300):
+                busy = int(b % 12 == 0 and second == 300)
+                tracker.observe([endpoint(in_flight=busy)], at + second)
+        again = EndpointUse(tracker.saved())
+        moment = at + 6 * BIN_SECONDS
+        (likely,) = tracker.likely([endpoint()], moment).values()
+        assert likely.late > 0.9
+        assert again.likely([endpoint()], moment)["u"].late == likely.late
+        older = {key: SavedUse(first=use.first, until=use.until, bins=use.bins)
+                 for key, use in tracker.saved().items()}  # fmt: skip
+        assert EndpointUse(older).likely([endpoint()], moment)["u"].late == 0.9
 
     @pytest.mark.parametrize("cold", [0.0, 120.0])
     def test_it_looks_ahead_by_a_cold_start(self, cold: float) -> None:

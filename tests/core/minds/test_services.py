@@ -15,7 +15,13 @@ from bidplane.core.gate.fleet import FleetState as Fleet
 from bidplane.core.minds.observation import Intention, Observation, PastProposal
 from bidplane.core.minds.recurrence import Likelihood
 from bidplane.core.minds.rules import decide
-from bidplane.core.minds.services import endpoint_action, least_probability, next_retry
+from bidplane.core.minds.services import (
+    DEFAULT_SERVICES,
+    endpoint_action,
+    least_probability,
+    next_retry,
+    try_seconds,
+)
 
 NOW = 1_800_000_000.0
 POOL = FleetPool(name="h100", floor_price="0.20", list_price="2.00", idle_seconds=300, waiting=0)
@@ -65,9 +71,9 @@ class TestPrewarming:
     @pytest.mark.parametrize(
         ("likely", "certainty"),
         [
-            (Likelihood(0.44, "r", 3), "unsure"),
+            (Likelihood(0.34, "r", 3), "unsure"),
             (Likelihood(0.9, "r", 1), "unsure"),
-            (Likelihood(0.45, "r", 2), "sure"),
+            (Likelihood(0.35, "r", 2), "sure"),
         ],
     )
     def test_a_person_is_asked_where_it_is_unsure(self, likely: Likelihood, certainty: str) -> None:
@@ -98,6 +104,27 @@ class TestPrewarming:
         assert decide(observe(endpoint(), even, rent=5 * MICRO)) == []
         usual = least_probability(Fleet(pools=(msgspec.structs.replace(POOL, floor_price="2"),)))
         assert usual == pytest.approx(0.245, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("late", "cold", "seconds"),
+    [(0.0, 60, 150), (0.5, 60, 420), (1.0, 60, 600), (0.0, 0, 90), (0.0, 900, 600)],
+)
+def test_a_try_in_vain_is_short_where_use_would_have_come_early(
+    late: float, cold: float, seconds: float
+) -> None:
+    service = endpoint(cold_start_seconds=cold)
+    likely = Likelihood(0.5, "r", late=late)
+    assert try_seconds(service, likely, DEFAULT_SERVICES) == seconds
+
+
+def test_a_shorter_try_pays_sooner() -> None:
+    for late, pays in ((0.0, 0.062), (1.0, 0.246)):
+        for probability in (pays - 0.002, pays + 0.002):
+            likely = Likelihood(probability, "r", late=late)
+            service = endpoint(cold_start_seconds=60)
+            intentions = decide(observe(service, likely, rent=2 * MICRO))  # the list price
+            assert bool(intentions) is (probability > pays), (late, probability)
 
 
 class TestSleep:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,6 +22,7 @@ BIN = 600  # seconds
 BINS_OF_A_DAY = 144
 HISTORY_DAYS = 3  # that are not scored
 COLD_SECONDS = 60
+SLOT = 120  # seconds: use that begins late in its bin begins at a multiple of it
 _CHUNK = "chunk-*-trace.csv"
 # Credits per GPU-hour, for the models of openb's fleet.
 LIST_PRICES = {"P100": 0.6, "T4": 0.5, "V100M16": 1.2, "V100M32": 1.6, "A10": 1.0, "G2": 1.0}
@@ -35,6 +36,7 @@ class UsedService(msgspec.Struct, frozen=True, kw_only=True):
     bins: frozenset[int]
     days: int
     model: str = "T4"
+    late: Mapping[int, int] = {}  # by the bin in which use begins: seconds into it, if not at once
 
     @property
     def price(self) -> float:
@@ -117,8 +119,27 @@ def _drawn_bins(dice: random.Random, days: int, shape: int) -> Iterable[int]:
             yield from (first + dice.randrange(BINS_OF_A_DAY) for _ in range(dice.randrange(4)))
 
 
+def drawn_late(services: Iterable[UsedService], seed: int) -> list[UsedService]:
+    """
+    Return the services with use that begins at any moment of its first bin. Their traces have
+    windows of ten minutes, and do not tell.
+    """
+    dice = random.Random(seed)
+    return [
+        msgspec.structs.replace(
+            service,
+            late={
+                bin: dice.randrange(0, BIN, SLOT)
+                for bin in sorted(service.bins)
+                if bin - 1 not in service.bins
+            },
+        )
+        for service in services
+    ]
+
+
 def gaps(service: UsedService) -> list[int]:
-    """Return the pauses between use on the scored days, in bins; the first follows the history."""
+    """Return the pauses between use on the scored days, in seconds; the first follows history."""
     scored = HISTORY_DAYS * BINS_OF_A_DAY
     end = service.days * BINS_OF_A_DAY
     used = sorted(b for b in service.bins if b < end)
@@ -126,7 +147,8 @@ def gaps(service: UsedService) -> list[int]:
     for before, after in itertools.pairwise(used):
         if after >= scored and after - before > 1:
             # Of a pause that began before, the part that is scored.
-            pauses.append(after - max(before, scored - 1) - 1)
+            bins = after - max(before, scored - 1) - 1
+            pauses.append(bins * BIN + service.late.get(after, 0))
     return pauses
 
 
@@ -134,7 +156,7 @@ def fixed_window(services: Sequence[UsedService], window: int) -> ArmResult:
     """Return what services cost that sleep after so many seconds without use."""
     total = NOTHING
     for service in services:
-        pauses = [pause * BIN for pause in gaps(service)]
+        pauses = gaps(service)
         misses = sum(pause > window for pause in pauses)
         # A cold start holds its GPU, too.
         hours = (sum(min(pause, window) for pause in pauses) + misses * COLD_SECONDS) / 3600
@@ -146,7 +168,7 @@ def oracle(services: Sequence[UsedService]) -> ArmResult:
     """Return the cost of sleep in each pause that is longer than a cold start, which ends in it."""
     total = NOTHING
     for service in services:
-        hours = sum(min(pause * BIN, COLD_SECONDS) for pause in gaps(service)) / 3600
+        hours = sum(min(pause, COLD_SECONDS) for pause in gaps(service)) / 3600
         total += ArmResult(idle_hours=hours, idle_cost=hours * service.price, misses=0)
     return total
 

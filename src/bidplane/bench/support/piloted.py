@@ -2,7 +2,7 @@
 The arm of the pilot: its rules, the gate's judgement under a Policy, and a real audit on disk.
 
 Services are played tick by tick. Of ticks of 30 s only those are played at which something can
-change: a minute after a bin of use began silently, and a cold start before the next bin.
+change: a minute after a moment at which use can begin, and a cold start before the next bin.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bidplane.bench.support.operator_day import (
     BINS_OF_A_DAY,
     COLD_SECONDS,
     HISTORY_DAYS,
+    SLOT,
     ArmResult,
     UsedService,
 )
@@ -90,6 +91,10 @@ class _Life:
         self.since = self.last_use = self.idle_from = 0
         self.reason = "Idle"
 
+    def is_used(self, now: int) -> bool:
+        bin, second = divmod(now, BIN)
+        return bin in self.service.bins and second >= self.service.late.get(bin, 0)
+
 
 class PilotedDay(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the pilot's arm."""
@@ -139,10 +144,15 @@ class PilotedArm:
 
     def play(self, days: int, progress: Callable[[int], None]) -> PilotedDay:
         """Play so many days; those of the history are not scored."""
+        is_late = any(life.service.late for life in self._lives)
+        begins = range(0, BIN if is_late else SLOT, SLOT)
+        looks = {*(slot + _QUIET for slot in begins), BIN - COLD_SECONDS - MARGIN}
         for bin in range(days * BINS_OF_A_DAY):
-            self._begin(bin)
-            self._tick(bin, bin * BIN + _QUIET)
-            self._tick(bin, (bin + 1) * BIN - COLD_SECONDS - MARGIN)
+            for second in sorted({*begins, *looks}):
+                if second in looks:
+                    self._tick(bin, bin * BIN + second)
+                else:
+                    self._begin(bin * BIN + second)
             if bin % BINS_OF_A_DAY == 0:
                 progress(bin // BINS_OF_A_DAY)
         self._trail.close()
@@ -164,14 +174,14 @@ class PilotedArm:
 
     # The services.
 
-    def _begin(self, bin: int) -> None:
-        """Begin a bin: use comes where there is some, and windows end."""
-        now = bin * BIN
+    def _begin(self, now: int) -> None:
+        """Have use begin where there is some, or go on in the next bin, and windows end."""
+        bin, second = divmod(now, BIN)
         for life in self._lives:
-            used = bin in life.service.bins
+            used = life.is_used(now)
             if life.awake and not used and now - max(life.last_use, life.since) >= self._window:
                 self._sleep(life, now)
-            if not used:
+            if not used or second != life.service.late.get(bin, 0):
                 continue
             if not life.awake:
                 self._wake(life, now, "Request")
@@ -184,7 +194,7 @@ class PilotedArm:
                 if life.reason == "Prewarm" and life.last_use < life.since:
                     self._hits += now >= _scored()
                     self._prewarm_seconds += _scored_seconds(life.since, now)
-            life.last_use = life.idle_from = now + BIN
+            life.last_use = life.idle_from = (bin + 1) * BIN
 
     def _wake(self, life: _Life, now: int, reason: str) -> None:
         life.awake, life.since, life.idle_from, life.reason = True, now, now, reason
@@ -203,7 +213,7 @@ class PilotedArm:
     # The pilot.
 
     def _tick(self, bin: int, now: int) -> None:
-        fleet = self._fleet(bin)
+        fleet = self._fleet(now)
         at = float(START + now)
         self._use.observe(fleet.endpoints, at)
         while self._past and self._past[0].created < at - _MEMORY_SECONDS:
@@ -229,12 +239,11 @@ class PilotedArm:
         was_unused = life.reason == "Prewarm" and life.last_use < life.since
         return action.kind is ActionKind.PREWARM_ENDPOINT or was_unused
 
-    def _fleet(self, bin: int) -> FleetState:
+    def _fleet(self, now: int) -> FleetState:
         endpoints: list[FleetEndpoint] = []
         leases: list[FleetLease] = []
         for life in self._lives:
-            used = bin in life.service.bins
-            endpoints.append(_endpoint(life, used=used))
+            endpoints.append(_endpoint(life, used=life.is_used(now)))
             if life.awake:
                 leases.append(_lease(life))
         # One price for all: each is compared with its own list price.
@@ -314,8 +323,8 @@ class PilotedArm:
             ActionKind.PREWARM_ENDPOINT, ActionKind.SLEEP_ENDPOINT,
         ):  # fmt: skip
             return True
-        is_used = now // BIN in life.service.bins
-        return action.kind is ActionKind.SLEEP_ENDPOINT and (is_used or not life.awake)
+        is_wrong = life.is_used(now) or not life.awake
+        return action.kind is ActionKind.SLEEP_ENDPOINT and is_wrong
 
 
 def _scored() -> int:

@@ -4,6 +4,9 @@ Recurrence: how likely a service is used in the next ten minutes, learned from w
 Three things are counted, and the likeliest counts: use began at this time of the day on so many of
 the last days; at this minute of so many of the last hours; and after a pause as long as this one,
 so many pauses ended. A young history counts as little: each share is drawn towards a low one.
+
+Ten minutes that have begun without a request are less likely used. How much less is counted, too:
+of the beginnings of use, so many came late in their ten minutes. A job of the clock is never late.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ _LEAST_TIMES = 2  # that use began, before it counts as a rhythm
 _LONGEST_PAUSE = 18  # bins that are told apart
 _OWN_WEIGHT = 2.0  # pauses of all services that count as much as one's own
 _POOLED = (1.0, 20.0)  # the pauses of a fleet that has none yet
+_LATE = (9.0, 10.0)  # beginnings, of a fleet that has none yet: at any moment of ten minutes
 
 
 class Likelihood(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class Likelihood(msgspec.Struct, frozen=True):
     reason: str = ""
     times: int = 0  # that it came so before
     is_ahead: bool = True  # False of ten minutes that have begun: warming comes too late for them
+    late: float = 1.0  # of the beginnings of its use, the share that came late in its ten minutes
 
 
 class ServiceHistory:
@@ -56,6 +61,8 @@ class ServiceHistory:
         self.first = self.last = -1
         self.reached: Counter[int] = Counter()  # pauses by length, that got so long
         self.ended: Counter[int] = Counter()  # of them, with use in the next bin
+        self.beginnings: set[int] = set()  # bins in which use began, early or late: it is known
+        self.late: set[int] = set()  # of them, those that began silently
 
     def began(self, bin: int) -> bool | None:
         """Return True if use began in a bin; None if it went on in it from the bin before."""
@@ -71,11 +78,12 @@ class UseHistory:
         self.services: dict[str, ServiceHistory] = {}
         self._reached: Counter[int] = Counter()
         self._ended: Counter[int] = Counter()
+        self._began_late, self._beginnings = _LATE
 
-    def observe(self, key: str, bin: int, used: bool, *, silent: bool = False) -> None:
+    def observe(self, key: str, bin: int, used: bool, *, silent: bool | None = False) -> None:
         """
-        Count a bin that is over. `silent`: it began, after use in the bin before, without a request
-        for so long that use might have been over.
+        Count a bin that is over. `silent`: it began without a request for so long that use might
+        have been over; None if that is not known.
         """
         service = self.services.setdefault(key, ServiceHistory())
         if service.first < 0:
@@ -87,24 +95,42 @@ class UseHistory:
             if used:
                 for counts in (service.ended, self._ended):
                     counts[pause] += 1
+        if used and silent is not None and bin - 1 > service.last >= 0:
+            service.beginnings.add(bin)
+            self._beginnings += 1
+            if silent:
+                service.late.add(bin)
+                self._began_late += 1
         if used:
             service.bins.add(bin)
             service.last = max(service.last, bin)
-        service.bins.discard(bin - KEEP_BINS)
+        for kept in (service.bins, service.beginnings, service.late):
+            kept.discard(bin - KEEP_BINS)
 
-    def likelihood(self, key: str, bin: int) -> Likelihood:
+    def likelihood(self, key: str, bin: int, *, silent: bool = False) -> Likelihood:
         """
         Return how likely the service is used in a bin that has not begun, or is not over; in the
-        bin after use, once that began silently.
+        bin after use, once that began silently. `silent`: the bin began so.
         """
         service = self.services.get(key)
         if service is None or service.last < 0:
             return Likelihood(0.0)
-        return max(
+        likely = max(
             self._after_pause(service, bin),
             *(_in_rhythm(service, bin, period) for period in PERIODS),
             key=lambda likelihood: likelihood.probability,
         )
+        share, probability = self._late_share(service), likely.probability
+        if silent and bin - service.last > 1:
+            late = share * probability
+            probability = late / (1 - probability + late)
+        return msgspec.structs.replace(likely, probability=probability, late=share)
+
+    def _late_share(self, service: ServiceHistory) -> float:
+        """Return the share of a service's beginnings of use that come after silence in their bin"""
+        pooled = self._began_late / self._beginnings
+        late, beginnings = len(service.late), len(service.beginnings)
+        return (late + _OWN_WEIGHT * pooled) / (beginnings + _OWN_WEIGHT)
 
     def _after_pause(self, service: ServiceHistory, bin: int) -> Likelihood:
         pause = min(bin - service.last, _LONGEST_PAUSE)

@@ -31,7 +31,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     # A cold start is worth as much as its devices cost in so many hours at the list price.
     cold_start_hours: float = 0.68
     least_probability: float = 0.2  # however cheap devices are
-    sure_probability: float = 0.45
+    sure_probability: float = 0.35
     sure_times: int = 2  # that use began in the same rhythm
     hold_seconds: float = 1200.0  # warm, then a pre-warmed service that nobody used sleeps again
     quiet_seconds: float = QUIET_SECONDS  # without a request, before a service is let sleep
@@ -43,22 +43,39 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 DEFAULT_SERVICES = ServiceSettings()
 
 
-def least_probability(fleet: FleetState, settings: ServiceSettings = DEFAULT_SERVICES) -> float:
-    """Return the probability of use in ten minutes from which keeping a service warm pays."""
+def least_probability(
+    fleet: FleetState,
+    settings: ServiceSettings = DEFAULT_SERVICES,
+    *,
+    seconds: float = BIN_SECONDS,
+) -> float:
+    """Return the probability of use from which keeping a service warm for so long pays."""
+    least = settings.least_probability * seconds / BIN_SECONDS
     usual = list_price(fleet)
     if not usual:
-        return settings.least_probability
-    bins_of_a_cold_start = settings.cold_start_hours * SECONDS_PER_HOUR / BIN_SECONDS
-    pays = device_price(fleet) / usual / bins_of_a_cold_start
-    return max(settings.least_probability, pays)
+        return least
+    pays = device_price(fleet) / usual * seconds / (settings.cold_start_hours * SECONDS_PER_HOUR)
+    return max(least, pays)
+
+
+def try_seconds(endpoint: FleetEndpoint, likely: Likelihood, settings: ServiceSettings) -> float:
+    """
+    Return for how long a pre-warming in vain holds its devices: until silence shows that use does
+    not come, where it would have come early; else for ten minutes.
+    """
+    silence = endpoint.cold_start_seconds + MARGIN_SECONDS + settings.quiet_seconds
+    return min(BIN_SECONDS, silence + likely.late * (BIN_SECONDS - settings.quiet_seconds))
 
 
 def prewarm(observation: Observation, settings: ServiceSettings) -> Iterator[Intention]:
     """Yield the pre-warming of services that sleep, and are likely to be used soon."""
-    least = least_probability(observation.fleet, settings)
     for endpoint in observation.fleet.endpoints:
         likely = observation.likely.get(endpoint.uid)
-        if likely is None or not likely.is_ahead or likely.probability < least:
+        if likely is None or not likely.is_ahead:
+            continue
+        seconds = try_seconds(endpoint, likely, settings)
+        least = least_probability(observation.fleet, settings, seconds=seconds)
+        if likely.probability < least:
             continue
         if endpoint.awake or endpoint.phase is not EndpointPhase.ASLEEP:
             continue

@@ -21,6 +21,9 @@ class SavedUse(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     until: int  # the first bin that was not observed
     bins: tuple[int, ...] = ()
+    # Of them, those in which use began, and began late; what an earlier release saved has neither.
+    beginnings: tuple[int, ...] = ()
+    late: tuple[int, ...] = ()
 
 
 class EndpointUse:
@@ -30,9 +33,10 @@ class EndpointUse:
         self._used: dict[str, set[int]] = {}  # bins with use that are not counted yet
         self._silent: dict[str, int] = {}  # the bin that began silently, after one with use
         for key, use in (saved or {}).items():
-            bins = set(use.bins)
+            bins, late, timed = set(use.bins), set(use.late), set(use.beginnings)
             for bin in range(use.first, use.until):
-                self._history.observe(key, bin, bin in bins)
+                silent = bin in late if bin in timed else None
+                self._history.observe(key, bin, bin in bins, silent=silent)
             self._until[key] = use.until
 
     def observe(self, endpoints: Iterable[FleetEndpoint], now: float) -> bool:
@@ -69,7 +73,8 @@ class EndpointUse:
             ):
                 likelihoods[endpoint.uid] = _IN_USE
             else:
-                likely = self._history.likelihood(endpoint.uid, target)
+                silent = self._silent.get(endpoint.uid) == target
+                likely = self._history.likelihood(endpoint.uid, target, silent=silent)
                 likelihoods[endpoint.uid] = msgspec.structs.replace(
                     likely, is_ahead=target > current
                 )
@@ -87,6 +92,8 @@ class EndpointUse:
                 first=max(service.first, self._until[key] - KEEP_BINS),
                 until=self._until[key],
                 bins=tuple(sorted(service.bins)),
+                beginnings=tuple(sorted(service.beginnings)),
+                late=tuple(sorted(service.late)),
             )
             for key, service in self._history.services.items()
         }
