@@ -104,8 +104,8 @@ class UseHistory:
         if used:
             service.bins.add(bin)
             service.last = max(service.last, bin)
-        for kept in (service.bins, service.beginnings, service.late):
-            kept.discard(bin - KEEP_BINS)
+        for bins in (service.bins, service.beginnings, service.late):
+            bins.discard(bin - KEEP_BINS)
 
     def likelihood(self, key: str, bin: int, *, silent: bool = False) -> Likelihood:
         """
