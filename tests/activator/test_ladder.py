@@ -186,6 +186,24 @@ def test_a_busy_or_unknown_queue_keeps_it_ready_and_is_asked_only_at_the_end(pla
     play(story)
 
 
+def test_one_that_is_asked_to_sleep_first_ends_its_own_jobs(play):
+    async def story(service):
+        app = Application()
+        service.answers = app.answer
+        await service.awake(idleSeconds=1000, idle={"queue": {"kind": "comfyui"}})
+        app.running = [1]
+        service.live().sleep()
+        while "QueueBusy" not in service.live().ladder.status().idle:
+            await asyncio.sleep(0.005)
+        assert service.live().is_open
+        app.running = []
+        service.pass_time(20)  # more than the pause between two questions
+        await service.demanded(awake=False)
+        assert app.calls == ["GET /queue", "GET /queue"]
+
+    play(story)
+
+
 def test_comfyui_and_llama_cpp(play):
     async def story(service):
         app = Application()

@@ -516,7 +516,7 @@ class LiveEndpoint:
         if not self.demand.awake or len(self.holds):
             return False
         if self._sleep_asked:
-            return not self._used_in_flight(loop_now, 0)
+            return not self._used_in_flight(loop_now, 0) and self._has_no_jobs()
         if self._stays_awake(now):
             return False
         if self._open and self.endpoint.spec.warm_path is WarmPath.DIRECT:
@@ -528,6 +528,10 @@ class LiveEndpoint:
         # A WebSocket counts as use while something passes.
         if now - self._last_use < window or self._used_in_flight(loop_now, window):
             return False
+        return self._has_no_jobs()
+
+    def _has_no_jobs(self) -> bool:
+        """Tell if its application has no work of its own; what does not answer yet has none."""
         return not self._open or self._question.is_idle(self.endpoint)
 
     @property

@@ -217,7 +217,8 @@ class JoinedEndpoint(LiveEndpoint):
 
     def _is_idle(self, now: float, loop_now: float) -> bool:
         if self._sleep_asked:  # what is in flight elsewhere is asked for by the proposal
-            return not len(self.holds) and not self._used_in_flight(loop_now, 0)
+            quiet = not len(self.holds) and not self._used_in_flight(loop_now, 0)
+            return quiet and self._has_no_jobs()
         return super()._is_idle(now, loop_now)
 
     def wake(self) -> None:

@@ -334,6 +334,8 @@ SCALING_DOWN = (
     phase=st.sampled_from(list(EndpointPhase)),
     awake=st.booleans(),
     leased=st.booleans(),
+    past_us=st.booleans(),
+    own_queue=st.booleans(),
 )
 def test_nothing_is_scaled_down_while_its_queue_is_not_empty_or_unknown(
     asked: Action,
@@ -343,8 +345,13 @@ def test_nothing_is_scaled_down_while_its_queue_is_not_empty_or_unknown(
     phase: EndpointPhase,
     awake: bool,
     leased: bool,
+    past_us: bool,
+    own_queue: bool,
 ) -> None:
-    web = service("web", holds=holds, in_flight=in_flight, phase=phase, awake=awake)
+    web = service(
+        "web", holds=holds, in_flight=in_flight, phase=phase, awake=awake, past_us=past_us,
+        own_queue=own_queue,
+    )  # fmt: skip
     fleet = FleetState(
         nodes=tuple(FleetNode(name=name, pools=("h100",), devices=8) for name in ("n1", "n2")),
         leases=(lease(),) if leased else (),
@@ -358,6 +365,10 @@ def test_nothing_is_scaled_down_while_its_queue_is_not_empty_or_unknown(
         return
     if asked.kind is not ActionKind.PARK_NODE:  # on which it has nothing
         assert (holds, in_flight) == (0, 0)
+        if awake or phase in (EndpointPhase.WAKING, EndpointPhase.READY):
+            assert not past_us, "its requests are not seen"
+            # Before it lets a service sleep, the activator asks the application itself.
+            assert not own_queue or asked.kind is ActionKind.SLEEP_ENDPOINT
     if asked.name == "n1":
         assert waiting == 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bidplane.api.reading import read_bid, read_lease, read_pool
+from bidplane.api.reading import read_bid, read_endpoint, read_lease, read_pool
 from bidplane.api.views import Node, ResourceSlice
 from bidplane.core.gate.snapshot import HostObjects, fleet_state
 
@@ -100,3 +100,24 @@ def test_a_node_has_the_gpus_that_a_pool_sells() -> None:
     )
     (node,) = fleet_state(host).nodes
     assert (node.devices, node.pools) == (1, ("h100",))
+
+
+@pytest.mark.parametrize(
+    ("spec", "past_us", "own_queue"),
+    [
+        ({}, False, False),
+        ({"warmPath": "direct"}, True, False),
+        ({"idle": {"queue": {"kind": "comfyui"}}}, False, True),
+        ({"idle": {"gpuPercent": 5}}, False, True),
+    ],
+)
+def test_what_an_activator_does_not_see(
+    spec: dict[str, Any], past_us: bool, own_queue: bool
+) -> None:
+    metadata = {"name": "web", "namespace": "agent-a", "uid": "u"}
+    whole = {"target": {"deployment": "web", "service": "web"}, **spec}
+    traffic = {"phase": "Ready", "demand": {"awake": True, "holds": 0, "inFlight": 0}}
+    read = read_endpoint({"metadata": metadata, "spec": whole, "status": traffic})
+    (endpoint,) = fleet_state(HostObjects(endpoints=[read])).endpoints
+    assert (endpoint.past_us, endpoint.own_queue) == (past_us, own_queue)
+    assert endpoint.queue == (None if past_us else 0)

@@ -31,7 +31,7 @@ def endpoint_effect(
         case ActionKind.SLEEP_ENDPOINT:
             if not endpoint.awake and endpoint.phase not in AWAKE:
                 raise _nothing(f"Endpoint {endpoint.name} sleeps already")
-            require_empty_queue(endpoint)
+            require_no_requests(endpoint)
             return held_by(endpoint, fleet), ""
     if not endpoint.failure:
         raise _nothing(f"the pods of Endpoint {endpoint.name} have not failed")
@@ -39,9 +39,25 @@ def endpoint_effect(
 
 
 def require_empty_queue(endpoint: FleetEndpoint) -> None:
-    """Raise unless it is known that no request waits for the Endpoint or is in flight."""
+    """Raise unless it is known that the Endpoint has neither requests nor work of its own."""
+    require_no_requests(endpoint)
+    if endpoint.own_queue and endpoint.is_up:
+        message = (
+            f"Endpoint {endpoint.name}: its application has a queue of its own (spec.idle), which"
+            " is unknown here: let it sleep, then it is asked first"
+        )
+        raise ActionImpossible(Impossible.QUEUE_UNKNOWN, message)
+
+
+def require_no_requests(endpoint: FleetEndpoint) -> None:
+    """
+    Raise unless it is known that no request waits for the Endpoint or is in flight. Enough for its
+    sleep: the activator asks an application with a queue of its own before.
+    """
     if endpoint.queue is None:
         message = f"Endpoint {endpoint.name}: how many requests wait for it is unknown"
+        if endpoint.past_us:
+            message += " (warmPath: direct; with activator they are seen)"
         raise ActionImpossible(Impossible.QUEUE_UNKNOWN, message)
     if endpoint.queue:
         message = (

@@ -74,13 +74,20 @@ class FleetEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     pods: int = 0
     leases: tuple[str, ...] = ()  # that its pods are on, by name
     asked: str = ""  # the uid or time of the last request of a person or Proposal
+    past_us: bool = False  # while it is up, its requests do not pass the activator
+    own_queue: bool = False  # its application may have work that no request shows
     labels: Marks = {}
     annotations: Marks = {}
 
     @property
+    def is_up(self) -> bool:
+        """True if it was woken, or is to be."""
+        return self.awake or self.phase in (EndpointPhase.WAKING, EndpointPhase.READY)
+
+    @property
     def queue(self) -> int | None:
         """The requests that wait or are in flight; None if that is unknown."""
-        if self.holds is None or self.in_flight is None:
+        if self.holds is None or self.in_flight is None or (self.past_us and self.is_up):
             return None
         return self.holds + self.in_flight
 

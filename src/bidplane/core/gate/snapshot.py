@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from bidplane.api import labels
-from bidplane.api.endpoint import EndpointStatus
+from bidplane.api.endpoint import EndpointStatus, WarmPath
 from bidplane.api.kinds import Object
 from bidplane.api.lease import IN_USE, LINK_DEGRADED, Phase
 from bidplane.api.money import parse_credits
@@ -167,6 +167,8 @@ def _endpoint(endpoint: Endpoint, pods: Iterable[FleetPod]) -> FleetEndpoint:
         pods=len(own),
         leases=tuple(sorted(pod.lease for pod in own if pod.lease)),
         asked=notes.get(labels.ENDPOINT_REQUEST, ""),
+        past_us=endpoint.spec.warm_path is WarmPath.DIRECT,
+        own_queue=endpoint.spec.idle.queue is not None or endpoint.spec.idle.gpu_percent > 0,
         labels=endpoint.labels,
         annotations=notes,
     )
