@@ -53,7 +53,7 @@ while True:
 """
 
 
-class ColdStart(msgspec.Struct, frozen=True):
+class MeasuredStart(msgspec.Struct, frozen=True):
     """The times of one cold start, in ms since the request was sent."""
 
     process: float
@@ -86,7 +86,7 @@ def results(*, quick: bool) -> Iterator[Result]:
         )
 
 
-async def _measure(count: int, float_percent: int) -> list[ColdStart]:
+async def _measure(count: int, float_percent: int) -> list[MeasuredStart]:
     """Each by an agent of its own: the float sells one owner a single GPU in 60 s."""
     with tempfile.TemporaryDirectory(prefix="bidplane-bench-") as name:
         async with _installed(Path(name), float_percent) as where:
@@ -94,8 +94,8 @@ async def _measure(count: int, float_percent: int) -> list[ColdStart]:
             starts = []
             for number in range(count + 1):
                 client = await _create_agent(where, f"a{number}")
-                for kind, made in _manifests():
-                    await client.create(kind, made, _SPACE)
+                for kind, document in _manifests():
+                    await client.create(kind, document, _SPACE)
                 await _wait_asleep(client)
                 await asyncio.sleep(_REST_SECONDS)
                 starts.append(await _cold_start(port, f"{_NAME}.a{number}.localhost"))
@@ -195,7 +195,7 @@ async def _wait_asleep(client: KubeClient) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _cold_start(port: int, host: str) -> ColdStart:
+async def _cold_start(port: int, host: str) -> MeasuredStart:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sent = time.time()
     writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
@@ -207,4 +207,4 @@ async def _cold_start(port: int, host: str) -> ColdStart:
     if not head.startswith(b"HTTP/1.1 200"):
         raise RuntimeError(f"the service did not wake: {answer.decode(errors='replace')}")
     began, listening = map(float, body.split())
-    return ColdStart((began - sent) * 1e3, (listening - sent) * 1e3, (answered - sent) * 1e3)
+    return MeasuredStart((began - sent) * 1e3, (listening - sent) * 1e3, (answered - sent) * 1e3)
