@@ -176,7 +176,8 @@ def test_only_its_own_kind_of_bid_takes_up_what_is_kept(scattered: Market) -> No
     scattered.round(bid("big", "big", 8, PRICE))
     gone, (there,) = scattered.moved(), scattered.kept()
     scattered.leave(gone.bid_uid)
-    scattered.round(bid("less", gone.agent, 2, 1), bid("not-mine", "big", 4, 1))
+    twice = bid("twice", gone.agent, 4, 1, blocks=2)
+    scattered.round(bid("less", gone.agent, 2, 1), bid("not-mine", "big", 4, 1), twice)
     assert scattered.kept(), "it was taken by a bid for something else, or by somebody else"
     elsewhere = msgspec.structs.replace(bid("other", gone.agent, 4, PRICE), pool="nowhere")
     scattered.round(elsewhere)

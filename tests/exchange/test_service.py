@@ -7,6 +7,7 @@ the host, before it and after it. However it went, it must end the same.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,20 @@ def test_a_host_that_is_away_is_told_when_it_is_back(tmp_path: Path) -> None:
         stage.host.down = False
         await stage.second()
         assert stage.status("trainer", "train")["phase"] == "Won"
+
+    play(tmp_path, story)
+
+
+def test_the_exchange_shows_each_round_by_itself(tmp_path: Path) -> None:
+    async def story(stage: Stage) -> None:
+        stage.bid("trainer", "train", 1, "2.00")
+        running = asyncio.create_task(stage.make_exchange().run())
+        for _ in range(20):
+            await settle()
+        assert stage.status("trainer", "train")["phase"] == "Won"
+        assert stage.lease("trainer", "train")["status"]["phase"] == "Pending"
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     play(tmp_path, story)
 

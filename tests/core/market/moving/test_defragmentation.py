@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from bidplane.core.devices.chain import Block
 from bidplane.core.market import Ask, Domain, Incumbent, Lot, RoundInput, RoundResult, clear_round
 from bidplane.core.market.clearing.contestant import Contestant
 from bidplane.core.market.model import ONE
+from bidplane.core.market.moving import defragmentation
 from bidplane.core.market.moving.defragmentation import WaitingBlock, make_room, propose
 
 BASE = 100
@@ -58,6 +60,18 @@ def bidder(id: str = "b", size: int = 8, price: int = 10**5, **more: Any) -> Wai
 
 def free_of(where: Lot) -> dict[str, list[str]]:
     return {domain.name: list(domain.free) for domain in where.domains}
+
+
+def test_of_many_ways_the_cheapest_to_all_appearance_are_worked_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A way costs what all of its leases are paid, the last GPU's included."""
+    monkeypatch.setattr(defragmentation, "LOOKED_AT", 1)
+    where = lot({"two": 2, "one": 2, "room": 2}, size=4)
+    leases = [lease("a", "two", 1, 5), lease("b", "two", 1, 10), lease("c", "one", 2, 12)]
+    plan = propose(where, free_of(where), leases, 4)
+    assert plan is not None
+    assert (plan.domain, plan.fee("")) == ("one", 12)
 
 
 @st.composite
