@@ -233,6 +233,8 @@ def joined_node(installation: Installation) -> Iterator[None]:
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(timeout=30)
+        # Else its GPU is for sale until its heartbeat is missed.
+        installation.kubectl("host", "delete", "node", "joined")
         shutil.rmtree(state)
 
 
