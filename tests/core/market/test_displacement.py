@@ -134,6 +134,15 @@ def test_a_bid_that_lost_changes_nothing(kind: dict[str, bool]) -> None:
             assert without.displaced == result.displaced, (given, loss)
 
 
+def test_the_largest_parts_too_are_the_first_to_take_a_seat() -> None:
+    """An eighth that ranks between two halves keeps them and a whole GPU off no lease of two."""
+    given = world(50_749, parts=True)
+    assert sorted(a.share for a in given.asks) == ["", "", "0.125", "0.125", "0.5", "0.5"]
+    result = clear_round(given)
+    assert {won.ask for won in result.won} == {"bid-0", "bid-3", "bid-5"}
+    assert [gone.lease for gone in result.displaced] == ["lease-1"]
+
+
 @kinds
 def test_who_is_displaced_is_compensated_by_those_who_take_its_seat(kind: dict[str, bool]) -> None:
     for given, result in rounds(kind, 60_000):

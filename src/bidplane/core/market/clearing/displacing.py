@@ -265,7 +265,7 @@ class Crowd:
         self.agents = {bid.agent for bid in self.bids if bid.agent}
         self.places = sorted({place for bid in self.bids for place, _ in seats_of(bid.block)})
         self.lowest_key = min((bid.key for bid in self.bids), default=0)
-        by_size: dict[tuple[int, int], list[Contestant]] = {}
+        by_size: dict[tuple[int, int, int], list[Contestant]] = {}
         for bid in self.bids:
             by_size.setdefault(_largest(bid.block), []).append(bid)
         self.by_size = [
@@ -292,10 +292,11 @@ def together(
 
 
 @lru_cache(maxsize=4096)
-def _largest(block: Block) -> tuple[int, int]:
+def _largest(block: Block) -> tuple[int, int, int]:
     lots = getattr(block, "lots", ()) or (("", block),)
+    size = max(max((n for _, n in part.seats), default=part.size) for _, part in lots)
     gpus = sum(part.gpus or sum(n for _, n in part.seats) for _, part in lots)
-    return -max(max((n for _, n in part.seats), default=part.size) for _, part in lots), -gpus
+    return -size, -gpus, -max(part.units for _, part in lots)
 
 
 class _Filling:
