@@ -46,7 +46,7 @@ def doctor(
         bidplane doctor --context staging --prometheus http://127.0.0.1:9090
         bidplane doctor --json | jq '.findings[] | select(.level == "problem")'
     """
-    path = kubeconfig or _default_kubeconfig()
+    path = kubeconfig or default_kubeconfig()
     facts = asyncio.run(_facts(path, context, prometheus))
     findings = diagnose(facts)
     problems = sum(finding.level is Level.PROBLEM for finding in findings)
@@ -65,7 +65,7 @@ def doctor(
     sys.exit(1 if problems else 0)
 
 
-def _default_kubeconfig() -> Path:
+def default_kubeconfig() -> Path:
     """Return the kubeconfig that kubectl would read."""
     listed = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
     path = Path(listed) if listed else Path.home() / ".kube" / "config"

@@ -26,7 +26,7 @@ def check_drivers(facts: ClusterFacts) -> Iterator[Finding]:
         slices = [s for s in facts.slices if s["spec"]["driver"] == driver]
         devices = [device for s in slices for device in s["spec"].get("devices") or ()]
         nodes = {s["spec"].get("nodeName") for s in slices} - {None}
-        if not any(_is_gpu(driver, device) for device in devices):
+        if not any(is_gpu(driver, device) for device in devices):
             yield Finding(
                 check="drivers",
                 level=Level.OK,
@@ -42,7 +42,7 @@ def check_drivers(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _gaps(driver: str, devices: Sequence[Object]) -> Iterator[Finding]:
     """Yield a finding for each attribute that devices of a driver lack."""
-    gpus = [device for device in devices if _is_gpu(driver, device)]
+    gpus = [device for device in devices if is_gpu(driver, device)]
     whole = [gpu for gpu in gpus if _attribute(driver, gpu, labels.TYPE_ATTRIBUTE) != "mig"]
     lacking = [gpu["name"] for gpu in whole if not _attribute(driver, gpu, "uuid")]
     inspect = "kubectl get resourceslices -o yaml"
@@ -87,7 +87,7 @@ def check_nodes(facts: ClusterFacts) -> Iterator[Finding]:
     with_slices = {
         slice_["spec"].get("nodeName")
         for slice_ in facts.slices
-        if any(_is_gpu(slice_["spec"]["driver"], d) for d in slice_["spec"].get("devices") or ())
+        if any(is_gpu(slice_["spec"]["driver"], d) for d in slice_["spec"].get("devices") or ())
     }
     twice: list[str] = []
     plugin_only: list[str] = []
@@ -118,13 +118,19 @@ def check_nodes(facts: ClusterFacts) -> Iterator[Finding]:
         yield Finding(check="nodes", level=Level.OK, fact=f"{_nodes(len(facts.nodes))} looked at")
 
 
-def _is_gpu(driver: str, device: Object) -> bool:
+def is_gpu(driver: str, device: Object) -> bool:
     """Return True for a GPU or a part of one: it says so, or has a product and memory."""
     kind = _attribute(driver, device, labels.TYPE_ATTRIBUTE)
     if kind:
         return kind in ("gpu", "mig")
     has_product = bool(_attribute(driver, device, labels.PRODUCT_ATTRIBUTE))
     return has_product and "memory" in (device.get("capacity") or {})
+
+
+def is_whole_gpu(driver: str, device: Object) -> bool:
+    """Return True for a GPU that is no part of another."""
+    is_part = _attribute(driver, device, labels.TYPE_ATTRIBUTE) == "mig"
+    return is_gpu(driver, device) and not is_part
 
 
 def _attribute(driver: str, device: Object, name: str) -> str:
