@@ -54,6 +54,7 @@ SERVER = """
 import http.server, os
 class H(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 65536  # head and body in one segment: else it waits for an acknowledgement
     def answer(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = self.headers["X-Number"].encode() + b" " + body
