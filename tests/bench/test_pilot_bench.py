@@ -28,6 +28,7 @@ def daily(bin: int = 24, length: int = 3) -> UsedService:
 
 
 def play(folder: Path, services: list[UsedService], **options: object) -> PilotedDay:
+    folder.mkdir(exist_ok=True)
     arm = PilotedArm(
         services, folder / "ledger.db", window=1800, settings=DEFAULT_RULES, **options  # type: ignore[arg-type]
     )  # fmt: skip
@@ -73,6 +74,15 @@ def test_beginnings_are_drawn_within_their_ten_minutes() -> None:
     assert drawn.late.keys() == {d * BINS_OF_A_DAY + 24 for d in range(DAYS)}
     assert set(drawn.late.values()) <= {0, 120, 240, 360, 480}
     assert drawn == load.drawn_late([daily()], 1)[0] != load.drawn_late([daily()], 2)[0]
+
+
+def test_the_pilot_makes_no_more_proposals_in_an_hour_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services = [daily() for _ in range(4)]
+    assert play(tmp_path / "a", services).prewarmed == 2 * 4
+    monkeypatch.setattr(piloted, "MOST_AN_HOUR", 3)
+    assert play(tmp_path / "b", services).prewarmed == 2 * 3
 
 
 def test_what_is_injected_is_refused_and_recorded(tmp_path: Path) -> None:

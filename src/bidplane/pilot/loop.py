@@ -37,7 +37,7 @@ TICK_SECONDS = 30.0
 LEAST_SECONDS = 5.0  # between two looks, whatever happens
 PILOT_NAME = "pilot"
 _MOST_INTENTIONS = 16  # of one tick
-_MOST_AN_HOUR = 120  # Proposals, whatever a mind wants
+MOST_AN_HOUR = 120  # Proposals, whatever a mind wants
 _HOUR = 3600.0
 _NEWS = {
     ProposalPhase.WAITING: "waits for you",
@@ -115,7 +115,7 @@ class Pilot:
             past.by == PILOT_NAME and past.created > observation.at - _HOUR
             for past in observation.proposals
         )
-        room = min(_MOST_INTENTIONS, _MOST_AN_HOUR - recent)
+        room = min(_MOST_INTENTIONS, MOST_AN_HOUR - recent)
         new: dict[Action, Intention] = {}
         for intention in intentions:
             if not rests(observation, intention.action):

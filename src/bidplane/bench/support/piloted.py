@@ -54,6 +54,7 @@ from bidplane.ledger import Ledger
 from bidplane.ledger.audit.check import AuditReport, verify_audit
 from bidplane.ledger.audit.trail import AuditDetail, AuditTrail
 from bidplane.ledger.stores import open_store
+from bidplane.pilot.loop import MOST_AN_HOUR
 
 START = 1_700_006_400  # a midnight
 _PILOT = GateActor(name="pilot", role=ActorRole.PILOT)
@@ -133,6 +134,7 @@ class PilotedArm:
         self._policies = [ActivePolicy(name="bench", version="1", spec=POLICY)]
         self._usage: deque[tuple[float, Effect]] = deque()
         self._numbers = itertools.count(1)
+        self._made: deque[int] = deque()  # when the mind's Proposals of this hour were made
         self._refused: Counter[str] = Counter()
         self._proposals = self._violations = 0
         self._idle, self._cost, self._misses = 0.0, 0.0, 0
@@ -229,10 +231,21 @@ class PilotedArm:
                 continue
             if self._only_prewarm and not self._is_about_prewarming(intention.action):
                 continue
+            if not self._has_room(now):
+                break
             self._propose(intention, fleet, now)
         if self._inject is not None:
             for intention in self._inject(bin, fleet):
                 self._propose(intention, fleet, now)
+
+    def _has_room(self, now: int) -> bool:
+        """Count a Proposal of the mind; return False if there are as many as an hour may have."""
+        while self._made and self._made[0] <= now - 3600:
+            self._made.popleft()
+        if len(self._made) >= MOST_AN_HOUR:
+            return False
+        self._made.append(now)
+        return True
 
     def _is_about_prewarming(self, action: Action) -> bool:
         life = self._by_uid[action.uid]
