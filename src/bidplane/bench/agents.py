@@ -94,7 +94,7 @@ _PODS = "pods running"
 
 
 def _with_peer(result: Result, bound: float | None) -> Result:
-    """The result, with the peer's figure if it has one."""
+    """Return the result beside `bound`, the pods that kube-scheduler bound in a second."""
     if bound is None or not result.metric.startswith(_PODS):
         return result
     return more(

@@ -241,6 +241,7 @@ def _cold_start(status: EndpointStatus) -> str:
 
 
 def _summary(endpoint: Endpoint) -> EndpointSummary:
+    """Return what `list` and `show` say of a service that sleeps: whose it is, and its status."""
     notes = endpoint.annotations
     return EndpointSummary(
         agent=endpoint.labels.get(labels.AGENT, ""),
