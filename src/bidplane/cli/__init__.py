@@ -23,6 +23,7 @@ COMMANDS = {
     "up": ("operate.up:up", "Start Bidplane here, in the foreground."),
     "status": ("operate.status:status", "The state of each part of the installation."),
     "doctor": ("operate.doctor:doctor", "Diagnose a Kubernetes cluster: can its GPUs be sold?"),
+    "shadow": ("operate.shadow:shadow", "Look at a cluster: idle GPUs, waiting, the market."),
     "demo": ("story.demo:demo", "Play a day of five agents, in about a minute."),
     "agent": ("account.agent:app", "Agents: who may bid, and how well each is funded."),
     "plane": ("account.plane:app", "Planes: Kubernetes control planes, created in milliseconds."),

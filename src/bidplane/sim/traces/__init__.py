@@ -8,6 +8,7 @@ Public workloads, read as jobs: `read(path)` detects the format of a file or fol
     requests  Azure LLM (`TIMESTAMP,ContextTokens,GeneratedTokens`), Mooncake (JSON lines with
               `input_length`), ServeGen (`chunk-N-trace.csv`, or a folder of them), Alibaba's genai
               (`value,timestamp_anon,container_ip`: GPU duty cycles)
+    recorded  what `bidplane shadow --save` wrote
 
 The data is not copied. An error names the line that cannot be read, by file and number.
 """
@@ -17,13 +18,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from bidplane.errors import UserError
-from bidplane.sim.traces import jobs, openb, requests
+from bidplane.sim.traces import jobs, openb, recorded, requests
 from bidplane.sim.traces.lines import open_text
 from bidplane.sim.traces.trace import Trace
 
 __all__ = ["Trace", "read"]
 
-_FORMATS = "jobs (CSV), openb, Azure LLM, Mooncake, ServeGen and genai duty cycles"
+_FORMATS = (
+    "jobs (CSV), openb, Azure LLM, Mooncake, ServeGen, genai duty cycles and recordings of"
+    " `bidplane shadow`"
+)
 
 
 def read(path: Path) -> Trace:
@@ -37,6 +41,8 @@ def read(path: Path) -> Trace:
             return requests.read_servegen(path)
         raise UserError(f"{path} is no trace: a folder must be openb's, or hold ServeGen's chunks")
     first = _first_line(path)
+    if recorded.is_recording(first):
+        return recorded.read(path)
     columns = [column.strip() for column in first.split(",")]
     if "TIMESTAMP" in columns and "GeneratedTokens" in columns:
         return requests.read_azure(path)
