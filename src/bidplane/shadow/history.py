@@ -236,6 +236,8 @@ class _HistoryReader:
 
     def _nothing_there(self, name: str) -> str:
         series = queries.series_resource(self._resource)
+        if self._parts:
+            return f"{name} knows only pods with MIG instances ({len(self._parts)}) in that time"
         return (
             f"{name} knows no pod with GPUs in that time: it has no points of"
             f' {queries.REQUESTS}{{resource="{series}"}} (kube-state-metrics), and no DCGM series'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -138,6 +139,13 @@ def test_a_gpu_that_nobody_measures_any_more_is_not_idle_now() -> None:
     assert (use.idle_now, seconds(use)) == (0, (120, 0, 90))
 
 
+def test_a_pod_is_not_idle_since_before_it_began() -> None:
+    """Another pod of its name was idle on that GPU until then."""
+    pod = msgspec.structs.replace(one_pod().pods[0], scheduled=BEGIN + 45)
+    (use,) = use_by_owner(recording([(pod, [[0.0] * STEPS])]))
+    assert use.idle_since == BEGIN + 45
+
+
 def test_a_pod_that_is_gone_holds_nothing_idle() -> None:
     (use,) = use_by_owner(one_pod(*[0.0] * 12, ended=END - 1))
     assert (use.idle_now, seconds(use)) == (0, (119, 0, 119))
@@ -147,7 +155,7 @@ def test_more_devices_than_a_pod_holds_do_not_count_twice() -> None:
     week = one_pod(*[0.0] * 12)
     (use,) = week.uses
     twice = [use, type(use)(namespace="ns", pod="p", device="other", stretches=use.stretches)]
-    doubled = type(week)(**{f: getattr(week, f) for f in week.__struct_fields__} | {"uses": twice})
+    doubled = msgspec.structs.replace(week, uses=twice)
     assert seconds(use_by_owner(doubled)[0]) == (120, 0, 120)
 
 
