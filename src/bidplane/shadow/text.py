@@ -17,12 +17,22 @@ _MOST_OWNERS = 15
 
 def lines_of(report: ShadowReport, *, most_owners: int = _MOST_OWNERS) -> Iterator[str]:
     """Yield the lines of the report."""
+    yield from facts_of(report, most_owners=most_owners)
+    yield from results_of(report)
+
+
+def facts_of(report: ShadowReport, *, most_owners: int = _MOST_OWNERS) -> Iterator[str]:
+    """Yield the lines for which nothing is simulated."""
     yield from _wrapped(f"{report.source}, {moment(report.begin)} to {moment(report.end)}")
     yield from _wrapped(f"{report.pods} pods with GPUs; {report.gpus} GPUs on {report.nodes} nodes")
     yield ""
     yield from _totals(report)
     yield from _owners(report, most_owners)
     yield from _waiting(report)
+
+
+def results_of(report: ShadowReport) -> Iterator[str]:
+    """Yield the lines about the simulator, and what is missing."""
     if report.models:
         yield ""
         yield "THE SAME PODS IN THE SIMULATOR"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -103,16 +104,18 @@ def shadow(
     recording = _recording(source)
     if save is not None:
         _write(save, msgspec.json.encode(recording))
-    comparisons = compare_models(recording, models, progress=_Teller()) if models else []
     named_price = None if price is None else ListPrice(price, currency)
-    report = report_of(recording, comparisons, price=named_price)
+    report = report_of(recording, [], price=named_price)
+    if not json:  # the simulator may take minutes
+        _print(text.facts_of(report))
+    comparisons = compare_models(recording, models, progress=_Teller()) if models else []
+    report = msgspec.structs.replace(report, models=comparisons)
     if html is not None:
         _write(html, page(report).encode())
     if json:
         print_json(report)
-        return
-    for line in text.lines_of(report):
-        print(line)
+    else:
+        _print(text.results_of(report))
 
 
 def _models(names: tuple[str, ...]) -> list[ValueModel]:
@@ -204,6 +207,12 @@ def _step(source: ShadowSource, default: str) -> int:
     if step > _LONGEST_STEP:
         raise UserError("--step must be at most 1h: within one step a pause is not seen")
     return step
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
+    sys.stdout.flush()
 
 
 def _write(path: Path, content: bytes) -> None:
