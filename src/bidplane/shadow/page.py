@@ -7,13 +7,14 @@ from html import escape
 
 from bidplane.shadow.market import HAPPENED, ModelComparison
 from bidplane.shadow.report import ShadowReport
-from bidplane.shadow.text import duration, lines_of, moment
+from bidplane.shadow.text import duration, lines_of, moment, shortened
 
 _BUSY, _IDLE, _UNMEASURED, _UNHELD = "#2a7de1", "#e1812a", "#9aa5b1", "#e4e8ec"
 _COLOURS = {HAPPENED: "#9aa5b1", "fifo": "#c5ccd3", "backfill": "#7f8a95", "market": "#2a7de1"}
 _WIDTH, _HEIGHT, _LABEL = 640, 180, 300
 _BAR = 18
 _MOST_BARS = 20
+_LONGEST_LABEL = 42  # characters
 _STYLE = (
     "body{font:14px sans-serif;margin:2em;max-width:70em}td,th{padding:.2em .8em;text-align:left}"
     "td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}pre{background:#f6f8fa;"
@@ -93,7 +94,7 @@ def _days(report: ShadowReport) -> str:
 def _owners(report: ShadowReport) -> str:
     rows = [
         (
-            f"{owner.namespace}/{owner.owner}",
+            shortened(f"{owner.namespace}/{owner.owner}", _LONGEST_LABEL),
             owner.hours.idle,
             f"{owner.hours.idle:,.1f} of {owner.hours.allocated:,.1f} h"
             + (f", {report.price.of(owner.hours.idle)}" if report.price else "")
@@ -155,7 +156,7 @@ def _bars(rows: Sequence[tuple[str, float, str, str]]) -> str:
     """Horizontal bars: name, length, text, colour."""
     most = max((value for _, value, _, _ in rows), default=0.0) or 1.0
     width = _WIDTH - _LABEL
-    parts = [_svg(_WIDTH + 330, len(rows) * (_BAR + 6) + 6)]
+    parts = [_svg(_WIDTH + 400, len(rows) * (_BAR + 6) + 6)]
     for number, (name, value, text, colour) in enumerate(rows):
         y = 4 + number * (_BAR + 6)
         length = width * value / most

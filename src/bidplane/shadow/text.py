@@ -95,7 +95,7 @@ def _owners(report: ShadowReport, most: int) -> Iterator[str]:
 def _owner_row(owner: OwnerUse, price: ListPrice | None) -> str:
     cost = f"{owner.hours.idle * price.per_hour:11,.0f}" if price else ""
     since = "-" if owner.idle_since is None else moment(owner.idle_since)[5:]
-    name = _shortened(f"{owner.namespace}/{owner.owner}", _NAME)
+    name = shortened(f"{owner.namespace}/{owner.owner}", _NAME)
     return f"  {name:{_NAME}}{owner.hours.idle:9,.1f}{owner.hours.allocated:10,.1f}{cost}  {since}"
 
 
@@ -145,7 +145,7 @@ def _wrapped(text: str) -> Sequence[str]:
     return textwrap.wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def _shortened(text: str, length: int) -> str:
+def shortened(text: str, length: int) -> str:
     """Return the text, without its middle if it is too long."""
     if len(text) <= length:
         return text

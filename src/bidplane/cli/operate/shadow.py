@@ -95,7 +95,7 @@ def shadow(
 
     For example:
         bidplane shadow --kubeconfig viewer.kubeconfig --for 8h --save day.json
-        bidplane shadow --prometheus http://127.0.0.1:9090 --since 14d --price 2.50 --html out.html
+        bidplane shadow --prometheus http://127.0.0.1:9090 --since 14d --price 2.5
         bidplane sim compare --trace day.json --policy fifo --policy exchange
     """
     models = _models(model)
