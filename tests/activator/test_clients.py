@@ -18,7 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 from websockets.exceptions import ConnectionClosed
 
-from .conftest import OK, Service, header
+from .conftest import OK, Service, get, header
 
 pytestmark = pytest.mark.slow
 
@@ -61,24 +61,28 @@ def stream_of(events: list[bytes], *, whole: bool = True) -> bytes:
     return head + b"Connection: close\r\n\r\n" + chunks + (b"0\r\n\r\n" if whole else b"")
 
 
-async def ask_openai(service: Service) -> list[str]:
+async def ask_openai(service: Service, *, stream: bool = True) -> list[str]:
     base = f"http://127.0.0.1:{service.url[1]}/v1"
     async with openai.AsyncOpenAI(
         api_key="k", base_url=base, max_retries=0, default_headers={"Host": HOST}
     ) as client:
-        stream = await client.chat.completions.create(**ASKED, stream=True)
-        return [chunk.choices[0].delta.content async for chunk in stream]
+        if not stream:
+            answer = await client.chat.completions.create(**ASKED)
+            return [answer.choices[0].message.content]
+        chunks = await client.chat.completions.create(**ASKED, stream=True)
+        return [chunk.choices[0].delta.content async for chunk in chunks]
 
 
-async def ask_anthropic(service: Service) -> list[str]:
+async def ask_anthropic(service: Service, *, stream: bool = True) -> list[str]:
     base = f"http://127.0.0.1:{service.url[1]}"
-    async with (
-        anthropic.AsyncAnthropic(
-            api_key="k", base_url=base, max_retries=0, default_headers={"Host": HOST}
-        ) as client,
-        client.messages.stream(**ASKED, max_tokens=9) as stream,
-    ):
-        return [text async for text in stream.text_stream]
+    async with anthropic.AsyncAnthropic(
+        api_key="k", base_url=base, max_retries=0, default_headers={"Host": HOST}
+    ) as client:
+        if not stream:
+            message = await client.messages.create(**ASKED, max_tokens=9)
+            return [block.text for block in message.content]
+        async with client.messages.stream(**ASKED, max_tokens=9) as events:
+            return [text async for text in events.text_stream]
 
 
 SDKS = {
@@ -132,12 +136,50 @@ def test_an_sdk_raises_if_the_service_cannot_start(play, sdk, beats):
         await service.says(answers=number, phase="Waking", **problem)
         with pytest.raises(raised) as problem:
             await asked
-        response = getattr(problem.value, "response", None)
-        said = str(problem.value) if beats else response.text
-        assert "WalletTooSmall: it has 0.10 credits" in said
-        assert beats or response.status_code == 503
+        text = str(problem.value)
+        assert "the service cannot start: WalletTooSmall: it has 0.10 credits" in text
+        assert '"' not in text, "JSON within the message"
+        assert beats or problem.value.response.status_code == 503
 
     play(story)
+
+
+@pytest.mark.parametrize("status", [429, 503, 504])
+def test_an_sdks_exception_has_the_reason(play, sdk, status):
+    """For requests that ask for no stream, too: the path tells the protocol."""
+    ask, _, raised = sdk
+
+    async def story(service):
+        await service.endpoint(maxHeld=1, holdSeconds=100)
+        if status == 429:
+            _, first = await service.open(get())
+            await service.held(1)
+        asked = asyncio.create_task(ask(service, stream=False))
+        if status != 429:
+            await held_whole(service)
+            number = await service.demanded(awake=True)
+            problem = {"reason": "WalletTooSmall", "message": "it has 0.10 credits"}
+            await service.says(answers=number, phase="Waking", failed=status == 503, **problem)
+        if status == 504:
+            service.pass_time(101)
+        with pytest.raises(raised) as error:
+            await asked
+        assert REASONS[status] in str(error.value)
+        response = error.value.response
+        assert response.status_code == status
+        assert response.headers["Content-Type"] == "application/json"
+        assert int(response.headers["Retry-After"]) > 0
+        if status == 429:
+            first.close()
+
+    play(story)
+
+
+REASONS = {
+    429: "the service is waking, and 1 requests wait for it already",
+    503: "the service cannot start: WalletTooSmall: it has 0.10 credits",
+    504: "the service did not wake within 100 seconds: it has 0.10 credits",
+}
 
 
 @pytest.mark.parametrize("beats", [0, 1])

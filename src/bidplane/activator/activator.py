@@ -17,6 +17,7 @@ from bidplane.activator.applications import Applications
 from bidplane.activator.endpoints import LiveEndpoint, Upstream
 from bidplane.activator.joined import ActivatorGroup, JoinedEndpoint
 from bidplane.activator.laddered import LadderEndpoint
+from bidplane.activator.refusals import refuse
 from bidplane.api import labels
 from bidplane.api.endpoint import ColdStart, Demand
 from bidplane.api.kinds import ENDPOINT, Draft
@@ -200,11 +201,11 @@ class Activator:
         if live is not None:
             live.dispatch(request)
         elif not self.is_synced:
-            request.answer(503, "the activator is starting\n", [(b"Retry-After", b"1")])
+            refuse(request, 503, "the activator is starting\n", [(b"Retry-After", b"1")])
         elif self._routes.has_host(head.host):
-            request.answer(404, "no Endpoint of this host serves this path\n")
+            refuse(request, 404, "no Endpoint of this host serves this path\n")
         else:
-            request.answer(404, "no Endpoint serves this host\n")
+            refuse(request, 404, "no Endpoint serves this host\n")
 
     def _build(self) -> RouteTable[LiveEndpoint]:
         oldest_first = sorted(

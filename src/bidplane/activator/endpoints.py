@@ -17,6 +17,12 @@ import msgspec
 from bidplane.activator import probing, waiting
 from bidplane.activator.applications import Applications, IdleQuestion
 from bidplane.activator.load import LoadMeter, asks_for_others, follow_drain
+from bidplane.activator.refusals import (
+    CLOSED,
+    refuse,
+    refuse_without_fallback,
+    retry_after_headers,
+)
 from bidplane.activator.unanswered import AnswerLimit, give_up
 from bidplane.api.endpoint import (
     Demand,
@@ -215,7 +221,7 @@ class LiveEndpoint:
         self.leave()
         for request, _ in self.holds.since():
             self.holds.remove(request)
-            request.fail(503, "its Endpoint was deleted\n", _STATE)
+            refuse(request, 503, "its Endpoint was deleted\n", CLOSED)
 
     # Requests.
 
@@ -224,7 +230,7 @@ class LiveEndpoint:
         head = request.head
         agent = head.header(b"user-agent")
         if is_guarded(self.endpoint.spec, head.path):
-            request.answer(403, "this path puts the service to sleep: clients may not use it\n")
+            refuse(request, 403, "this path puts the service to sleep: clients may not use it\n")
             return
         static = self._statics.find(head.host, head.path, head.headers)
         if static is not None and (static.always or not self._open):
@@ -273,7 +279,7 @@ class LiveEndpoint:
         self._streams.pop(request, None)
         request.added = _cold_headers(waited)
         self._in_flight[request] = address
-        request.on_unreachable = _without_fallback
+        request.on_unreachable = refuse_without_fallback
         self._pool.forward(request, address)
 
     def _unreachable(self, request: ProxiedRequest, reason: str) -> None:
@@ -302,7 +308,7 @@ class LiveEndpoint:
         spec, head = self.endpoint.spec, request.head
         status = self.status
         if status.phase is EndpointPhase.REFUSED:
-            request.answer(503, f"{status.reason}: {status.message}\n", _STATE)
+            refuse(request, 503, f"{status.reason}: {status.message}\n", CLOSED)
             return
         if self._is_down and not self._may_wake(request):
             return
@@ -310,14 +316,14 @@ class LiveEndpoint:
             if spec.fallback is not None and status.fallbacks:
                 self._fall_back(request, 0.0)
             else:
-                request.answer(503, self._failure(), _retry(10))
+                refuse(request, 503, self._failure(), retry_after_headers(10))
             return
         expected = self._expected_wait()
         if spec.on_cold is OnCold.REJECT:
             text = f"the service is waking: try again in {expected} seconds\n"
-            request.answer(503, text, _retry(expected))
+            refuse(request, 503, text, retry_after_headers(expected))
         elif spec.on_cold is OnCold.PLACEHOLDER and spec.placeholder is not None:
-            headers = [*_given_headers(spec.placeholder), *_retry(expected)]
+            headers = [*_given_headers(spec.placeholder), *retry_after_headers(expected)]
             request.answer(
                 spec.placeholder.status,
                 spec.placeholder.body,
@@ -344,11 +350,11 @@ class LiveEndpoint:
             self.endpoint.spec, head.method, head.path, head.header(b"user-agent")
         )
         if problem:
-            request.answer(503, f"the service is asleep, and {problem}\n", _retry(30))
+            refuse(request, 503, f"the service is asleep, and {problem}\n", retry_after_headers(30))
             return False
         if refusal := self._token_refusal(request):
             challenge = (b"WWW-Authenticate", b"Bearer")
-            request.answer(401, f"the service is asleep, and {refusal}\n", [*_STATE, challenge])
+            refuse(request, 401, f"the service is asleep, and {refusal}\n", [*CLOSED, challenge])
             return False
         wait = self._take_wake()
         if wait:
@@ -372,11 +378,12 @@ class LiveEndpoint:
         return self._budget.take(self._now())
 
     def _refuse_wake(self, request: ProxiedRequest, wait: int) -> None:
-        request.fail(
+        refuse(
+            request,
             429,
             f"the service is asleep, and was woken {self._budget.per_hour} times within an"
             f" hour, as often as its Endpoint allows: try again in {wait} seconds\n",
-            _retry(wait),
+            retry_after_headers(wait),
         )
 
     def _demand_wake(self) -> None:
@@ -392,18 +399,19 @@ class LiveEndpoint:
             waited=waited,
         )
         headers = [(b"Content-Type", b"text/html; charset=utf-8"), (b"Cache-Control", b"no-store")]
-        request.answer(503, page, [*headers, *_retry(expected)])
+        request.answer(503, page, [*headers, *retry_after_headers(expected)])
 
     def _hold(self, request: ProxiedRequest) -> None:
         if self.holds.add(request, self._now()):
             request.await_backend()
             return
         expected = self._expected_wait()
-        request.answer(
+        refuse(
+            request,
             429,
             f"the service is waking, and {self.holds.most} requests wait for it already: try again"
             f" in {expected} seconds\n",
-            _retry(expected),
+            retry_after_headers(expected),
         )
 
     def _expected_wait(self) -> int:
@@ -425,7 +433,7 @@ class LiveEndpoint:
             if has_fallback:
                 self._fall_back(request, self._now() - since)
                 continue
-            request.fail(503, self._failure(), _retry(10))
+            refuse(request, 503, self._failure(), retry_after_headers(10))
 
     # The demand.
 
@@ -469,7 +477,7 @@ class LiveEndpoint:
             waited = f"the service did not wake within {spec.hold_seconds} seconds"
             reason = f": {self.status.message}" if self.status.message else ""
             self._streams.pop(request, None)
-            request.fail(504, f"{waited}{reason}\n", _retry(self._expected_wait()))
+            refuse(request, 504, f"{waited}{reason}\n", retry_after_headers(self._expected_wait()))
         self._fall_back_when_due(now)
         for request in self._unanswered.expired(self._in_flight, spec.response_seconds, loop_now):
             give_up(request, spec.response_seconds)
@@ -580,7 +588,6 @@ class LiveEndpoint:
             self._changed()
 
 
-_STATE: Headers = [(b"Bidplane-State", b"closed")]
 _WARM = [b"X-KEDA-HTTP-Cold-Start: false"]
 
 
@@ -588,14 +595,6 @@ def _cold_headers(waited: float) -> list[bytes]:
     return [b"X-KEDA-HTTP-Cold-Start: true", b"Bidplane-Cold-Start-Seconds: %.3f" % waited]
 
 
-def _without_fallback(request: ProxiedRequest, reason: str) -> None:
-    request.fail(502, f"the fallback cannot be reached: {reason}\n", _STATE)
-
-
 def _given_headers(answer: Placeholder | StaticAnswer) -> Headers:
     fields = {"Content-Type": answer.content_type, **answer.headers}
     return [(name.encode(), text.encode("latin-1")) for name, text in fields.items()]
-
-
-def _retry(seconds: int) -> Headers:
-    return [*_STATE, (b"Retry-After", b"%d" % seconds)]

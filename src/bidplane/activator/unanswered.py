@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from bidplane.activator.refusals import refuse
 from bidplane.http.proxy.request import ProxiedRequest
 
 
@@ -36,4 +37,4 @@ def give_up(request: ProxiedRequest, seconds: int) -> None:
     backend, request.backend = request.backend, None
     if backend is not None:
         backend.cancel()
-    request.fail(504, f"the service sent no answer within {seconds} seconds\n")
+    refuse(request, 504, f"the service sent no answer within {seconds} seconds\n")

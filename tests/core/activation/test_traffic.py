@@ -1,12 +1,14 @@
 """Wakes within their rate, and holds in order."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bidplane.api.endpoint import EndpointSpec, EndpointTarget, Heartbeat, WakeRules
 from bidplane.core.activation.holds import HoldQueue
-from bidplane.core.activation.streams import ANTHROPIC, OPENAI, form_of
+from bidplane.core.activation.streams import ANTHROPIC, OPENAI, error_body, form_of
 from bidplane.core.activation.traffic import WakeBudget, counts_as_use, retry_after, wake_problem
 
 TARGET = EndpointTarget(deployment="a", service="a")
@@ -98,3 +100,31 @@ def test_heartbeats_by_path_for_requests_that_ask_for_a_stream(path, accept, bod
     assert form_of(Heartbeat.NONE, path, **arguments) is None
     if form is not None:
         assert form_of(Heartbeat.ANTHROPIC, path, **arguments) is ANTHROPIC
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body"),
+    [
+        (
+            b"/v1/chat/completions",
+            503,
+            {"error": {"message": "no", "type": "server_error", "code": "service_unavailable"}},
+        ),
+        (
+            b"/v1/embeddings",
+            429,
+            {"error": {"message": "no", "type": "requests", "code": "rate_limit_exceeded"}},
+        ),
+        (
+            b"/v1/messages",
+            504,
+            {"type": "error", "error": {"type": "timeout_error", "message": "no"}},
+        ),
+        (b"/v1/messages", 503, {"type": "error", "error": {"type": "api_error", "message": "no"}}),
+        (b"/v1/messages/1", 503, None),
+        (b"/", 503, None),
+    ],
+)
+def test_errors_have_the_form_of_the_paths_protocol(path, status, body):
+    text = error_body(path, status, "no\n")
+    assert (json.loads(text) if text is not None else None) == body
