@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,9 @@ import pytest
 import uvloop
 
 from bidplane.activator.activator import Activator
+from bidplane.activator.applications import Applications
 from bidplane.activator.endpoints import LiveEndpoint
+from bidplane.activator.gpus import PodGpus
 from bidplane.api import labels
 from bidplane.api.kinds import ENDPOINT, NAMESPACE
 from bidplane.drivers.embedded import crds_for
@@ -23,6 +25,7 @@ from bidplane.http.proxy.server import ProxyServer, Site
 from bidplane.http.server.accepting import Bounds
 from bidplane.plane import Planes
 from bidplane.runtime.identity.credentials import HOST_PLANE, Tokens
+from bidplane.telemetry.model import Counters
 
 SPACE = "agent-alice"
 SECONDS = 30
@@ -48,6 +51,7 @@ class Service:
     def __init__(self) -> None:
         self.clock = ShiftedClock()
         self.answers: Callable[[bytes], bytes] = lambda request: OK
+        self.counters: Callable[[], list[Counters]] = list
         self.requests: list[bytes] = []
         self._pod: asyncio.Server | None = None
         self.port = 0
@@ -62,13 +66,20 @@ class Service:
             NAMESPACE, {"metadata": {"name": SPACE}, "apiVersion": "v1", "kind": "Namespace"}
         )
         self.pool = BackendPool()
-        self.activator = Activator(self.host, self.pool, clock=self.clock)
+        applications = Applications(counters=PodGpus(self.host, self))  # type: ignore[arg-type]
+        self.activator = Activator(
+            self.host, self.pool, clock=self.clock, applications=applications
+        )
         self._task = asyncio.create_task(self.activator.run())
         bounds = Bounds(total=5000, per_address=5000, per_loopback_address=5000)
         self.server = ProxyServer(Site(self.activator.dispatch, bounds=bounds), self.pool)
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self.url = listener.getsockname()
         await self.server.start(listener)
+
+    async def read(self, urls: Collection[str], *, only: Sequence[str] = ()) -> list[Counters]:
+        """The counters of the nodes' GPUs, as their pages tell them."""
+        return self.counters() if urls else []
 
     async def close_activator(self) -> None:
         await self.server.close()

@@ -90,6 +90,12 @@ def test_comfyui_answers_a_prompt_at_once_so_its_own_queue_is_asked():
     assert spec.idle.queue.kind is QueueKind.COMFYUI
 
 
+def test_wan2gp_tells_its_renders_nowhere_so_its_gpu_is_asked():
+    assert made(EngineKind.WAN2GP)["Endpoint"]["spec"]["idle"] == {"gpuPercent": 5}
+    # Without a GPU there is no counter, and unknown would never be idle.
+    assert "idle" not in made(EngineKind.WAN2GP, gpus=0)["Endpoint"]["spec"]
+
+
 def test_several_gpus_are_of_one_link_and_split_the_model():
     claim = made(gpus=4)["ResourceClaimTemplate"]["spec"]["spec"]["devices"]
     assert claim["requests"][0]["exactly"]["count"] == 4

@@ -37,6 +37,7 @@ class EngineProfile(msgspec.Struct, frozen=True, kw_only=True):
     ignore: tuple[str, ...] = ()  # what its own page or a monitor asks for all the time
     idle_seconds: int = 300
     queue: QueueKind | None = None  # of one that answers a job at once, and works later
+    gpu_percent: int = 0  # idle below that, of one that works later and tells it nowhere
     model_path: str = ""  # where the model's folder is mounted, if not below MODELS
 
 
@@ -70,6 +71,7 @@ PROFILES: dict[EngineKind, EngineProfile] = {
         port=7860,
         ready="/",  # a Gradio application has no health path
         ignore=("/heartbeat", "/gradio_api/heartbeat", "/assets", "/static"),
+        gpu_percent=5,
         idle_seconds=1800,
         model_path="/workspace/ckpts",
     ),

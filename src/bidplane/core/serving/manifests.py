@@ -198,6 +198,8 @@ def _endpoint(request: ServiceRequest, name: str) -> Draft:
         spec["ignorePaths"] = list(profile.ignore)
     if profile.queue is not None:
         spec["idle"] = {"queue": {"kind": profile.queue.value}}
+    if profile.gpu_percent and request.gpus:
+        spec["idle"] = {"gpuPercent": profile.gpu_percent}
     if request.hosts:
         spec["hosts"] = list(request.hosts)
     if request.max_replicas > 1:
