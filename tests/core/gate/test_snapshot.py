@@ -121,3 +121,18 @@ def test_what_an_activator_does_not_see(
     (endpoint,) = fleet_state(HostObjects(endpoints=[read])).endpoints
     assert (endpoint.past_us, endpoint.own_queue) == (past_us, own_queue)
     assert endpoint.queue == (None if past_us else 0)
+
+
+def test_what_its_application_said_is_read_from_the_hosts_copy() -> None:
+    metadata = {"name": "web", "namespace": "agent-a", "uid": "u"}
+    queue = {"kind": "comfyui"}
+    spec = {"target": {"deployment": "web", "service": "web"}, "idle": {"queue": queue}}
+    ladder = {"rung": "Ready", "idle": "QueueBusy: its application has 1 jobs"}
+    traffic = {"phase": "Ready", "demand": {"awake": True}, "ladder": ladder}
+    read = read_endpoint({"metadata": metadata, "spec": spec, "status": traffic})
+    (endpoint,) = fleet_state(HostObjects(endpoints=[read])).endpoints
+    assert endpoint.own_work == "QueueBusy: its application has 1 jobs"
+    asleep = {**traffic, "ladder": {"rung": "Asleep"}}
+    read = read_endpoint({"metadata": metadata, "spec": spec, "status": asleep})
+    (endpoint,) = fleet_state(HostObjects(endpoints=[read])).endpoints
+    assert endpoint.own_work == ""

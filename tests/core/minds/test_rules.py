@@ -11,9 +11,15 @@ from bidplane.api.gate.action import Action, ActionKind
 from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.api.money import MICRO
 from bidplane.api.times import rfc3339
-from bidplane.cli.gate.idle import idle_leases
 from bidplane.core.gate.effects import prepare
-from bidplane.core.gate.fleet import FleetLease, FleetNode, FleetPod, FleetPool, FleetState
+from bidplane.core.gate.fleet import (
+    FleetAgent,
+    FleetLease,
+    FleetNode,
+    FleetPod,
+    FleetPool,
+    FleetState,
+)
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, idle_nodes
 from bidplane.core.minds.rules import DEFAULT_RULES, decide
 
@@ -47,7 +53,8 @@ def observe(
     proposals: tuple[PastProposal, ...] = (),
 ) -> Observation:
     pool = FleetPool(name="h100", floor_price="0.20", idle_seconds=300, waiting=waiting)
-    fleet = FleetState(nodes=nodes, leases=leases, pools=(pool,))
+    agents = (FleetAgent(name="a", refill="1", priority=1),)
+    fleet = FleetState(nodes=nodes, leases=leases, pools=(pool,), agents=agents)
     seen = idle_nodes(fleet, {n.name: NOW - idle for n in nodes}, NOW)
     return Observation(at=NOW, fleet=fleet, proposals=proposals, idle_nodes=seen)
 
@@ -126,7 +133,8 @@ def test_an_idle_lease_is_given_back_with_what_it_cost() -> None:
     assert intention.action.uid == "u-l"
     assert "its 2 devices have done nothing for 2.0 h" in intention.reason
     assert "cost since then: 6.00 credits at 3.00 credits per hour" in intention.evidence
-    assert f"no pod is on it since {rfc3339(NOW - HOUR)}" in intention.evidence
+    assert f"GPU counters: no work since {rfc3339(NOW - 2 * HOUR)}" in intention.evidence
+    assert f"owner: agent a; no pod is on it since {rfc3339(NOW - HOUR)}" in intention.evidence
 
 
 def test_a_node_with_a_degraded_link_is_cordoned() -> None:
@@ -222,20 +230,3 @@ def test_the_digest_of_an_observation_is_that_of_all_of_it() -> None:
     later = msgspec.structs.replace(observation, at=NOW + 1)
     assert observation.digest == observe(node("n1")).digest
     assert observation.digest != later.digest
-
-
-def test_the_idle_command_lists_the_most_expensive_first() -> None:
-    leases = (
-        lease("cheap", idle_since=rfc3339(NOW - 60)),
-        lease("busy"),
-        lease("dear", rent=90 * MICRO, idle_since=rfc3339(NOW - 2 * HOUR)),
-        lease("empty", unused_since=rfc3339(NOW - HOUR)),
-    )
-    rows = idle_leases(FleetState(leases=leases), NOW)
-    assert [(row.lease, row.cost, row.pilot) for row in rows] == [
-        ("dear", "180.00", "propose ReleaseLease"),
-        ("empty", "3.00", "wait"),
-        ("cheap", "0.05", "wait"),
-    ]
-    assert rows[1].evidence == (f"no pod is on it since {rfc3339(NOW - HOUR)}",)
-    assert rows[0].since == rfc3339(NOW - 2 * HOUR)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
-from bidplane.api.gate.action import Action
 from bidplane.api.money import format_credits
 from bidplane.api.times import rfc3339
 from bidplane.cli.common import (
@@ -19,14 +19,9 @@ from bidplane.cli.common import (
     with_host,
 )
 from bidplane.cli.gate.flying import uses_of
-from bidplane.core.gate.fleet import FleetEndpoint, FleetLease, FleetState
+from bidplane.core.gate.fleet import FleetLease, FleetState
 from bidplane.core.minds import rules
-from bidplane.core.minds.idleness import (
-    idle_evidence,
-    service_of,
-    waste_cost,
-    waste_seconds,
-)
+from bidplane.core.minds.idleness import Idleness, idle_cost, idleness_of, service_of
 from bidplane.core.minds.observation import Observation
 from bidplane.core.minds.recurrence import Likelihood
 from bidplane.gate.observing import read_fleet
@@ -41,8 +36,10 @@ class IdleLease(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     devices: int
     since: str
-    cost: str  # credits since then
-    evidence: tuple[str, ...]
+    cost: str  # credits since then; "" while it is in doubt
+    state: Literal["Idle", "Unknown"]
+    doubt: str  # why it is not known to be idle
+    evidence: tuple[str, ...]  # each signal that was joined
     pilot: str  # what the rules would do about it now
 
 
@@ -50,7 +47,9 @@ def idle(*, json: Json = False, data: Data = None) -> None:
     """
     List what is held and does nothing: since when, by whom, its cost, and why it counts as idle.
 
-    The last column is what the pilot's rules would propose now.
+    Signals are joined: requests, the application's own queue (`spec.idle`), GPU counters, and the
+    owner's pods. Where requests or the queue are not known, the lease is listed as unknown. The
+    last column is what the pilot's rules would propose now.
 
     For example:
         bidplane idle
@@ -66,43 +65,60 @@ def idle(*, json: Json = False, data: Data = None) -> None:
         console.print("no device is held and idle")
         return
     rows = [
-        [x.lease, x.agent, x.node, str(x.devices), x.since, x.cost, "; ".join(x.evidence), x.pilot]
+        [
+            x.lease,
+            x.agent,
+            x.node,
+            str(x.devices),
+            x.since,
+            x.cost or x.state.lower(),
+            "; ".join(x.evidence),
+            x.pilot,
+        ]
         for x in leases
     ]
     columns = ["lease", "agent", "node", "devices", "since", "cost", "why", "the pilot would"]
     print_table(columns, rows, right="devices cost")
-    total = sum(x.devices for x in leases)
-    console.print(f"{total} of {fleet.leased} leased devices are idle")
+    total = sum(x.devices for x in leases if x.state == "Idle")
+    unknown = sum(x.devices for x in leases if x.state == "Unknown")
+    doubt = f"; of {unknown} it is not known" if unknown else ""
+    console.print(f"{total} of {fleet.leased} leased devices are idle{doubt}")
 
 
 def idle_leases(
     fleet: FleetState, now: float, likely: Mapping[str, Likelihood] | None = None
 ) -> list[IdleLease]:
-    """Return the idle leases, the most expensive first. `likely`: the use of Endpoints, by uid."""
+    """
+    Return the idle leases, the most expensive first, and then those in doubt. `likely`: the use of
+    Endpoints, by uid.
+    """
     intended = rules.decide(Observation(at=now, fleet=fleet, likely=likely or {}))
-    by_uid = {x.action.uid: x.action for x in intended if x.action.uid}
-    wasting: list[tuple[FleetLease, FleetEndpoint | None]] = []
+    by_uid = {x.action.uid: f"propose {x.action.kind}" for x in intended if x.action.uid}
+    candidates: list[tuple[FleetLease, Idleness]] = []
     for lease in fleet.leases:
+        idleness = idleness_of(lease, fleet, now)
+        if idleness.seconds > 0:
+            candidates.append((lease, idleness))
+    candidates.sort(key=lambda pair: (bool(pair[1].doubt), -idle_cost(pair[0], pair[1].seconds)))
+    rows: list[IdleLease] = []
+    for lease, idleness in candidates:
         service = service_of(lease, fleet)
-        if waste_seconds(lease, now, service) > 0:
-            wasting.append((lease, service))
-    wasting.sort(key=lambda pair: (-waste_cost(pair[0], now, pair[1]), pair[0].namespace))
-    return [
-        _row(lease, service, by_uid.get(service.uid if service is not None else lease.uid), now)
-        for lease, service in wasting
-    ]
+        uid = service.uid if service is not None else lease.uid
+        rows.append(_row(lease, idleness, by_uid.get(uid, "wait"), now))
+    return rows
 
 
-def _row(
-    lease: FleetLease, service: FleetEndpoint | None, action: Action | None, now: float
-) -> IdleLease:
+def _row(lease: FleetLease, idleness: Idleness, pilot: str, now: float) -> IdleLease:
+    cost = format_credits(idle_cost(lease, idleness.seconds)) if idleness.is_idle else ""
     return IdleLease(
         lease=lease.name,
         agent=lease.agent,
         node=lease.node,
         devices=lease.devices,
-        since=rfc3339(now - waste_seconds(lease, now, service)),
-        cost=format_credits(waste_cost(lease, now, service)),
-        evidence=idle_evidence(lease, now, service)[:-1],
-        pilot=f"propose {action.kind}" if action is not None else "wait",
+        since=rfc3339(now - idleness.seconds),
+        cost=cost,
+        state="Idle" if idleness.is_idle else "Unknown",
+        doubt=idleness.doubt,
+        evidence=idleness.signals,
+        pilot=pilot,
     )

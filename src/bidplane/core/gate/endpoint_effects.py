@@ -43,8 +43,8 @@ def require_empty_queue(endpoint: FleetEndpoint) -> None:
     require_no_requests(endpoint)
     if endpoint.own_queue and endpoint.is_up:
         message = (
-            f"Endpoint {endpoint.name}: its application has a queue of its own (spec.idle), which"
-            " is unknown here: let it sleep, then it is asked first"
+            f"Endpoint {endpoint.name}: its application has a queue of its own (spec.idle):"
+            f" {endpoint.own_work or 'it was empty'}: let it sleep, then it is asked first"
         )
         raise ActionImpossible(Impossible.QUEUE_UNKNOWN, message)
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 import msgspec
 
 from bidplane.api.endpoint import EndpointPhase
+from bidplane.api.idling.ladder import Rung
 
 Marks = Mapping[str, str]  # labels or annotations
+_DOWN = (Rung.ASLEEP, Rung.STOPPED, Rung.RELEASED)  # rungs before which its application was asked
 
 
 class FleetPod(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,8 @@ class FleetEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     asked: str = ""  # the uid or time of the last request of a person or Proposal
     past_us: bool = False  # while it is up, its requests do not pass the activator
     own_queue: bool = False  # its application may have work that no request shows
+    rung: Rung | None = None  # of its ladder; None is unknown
+    not_idle: str = ""  # why it was not, by its own queue or GPUs, when it was asked last
     labels: Marks = {}
     annotations: Marks = {}
 
@@ -90,6 +94,16 @@ class FleetEndpoint(msgspec.Struct, frozen=True, kw_only=True):
         if self.holds is None or self.in_flight is None or (self.past_us and self.is_up):
             return None
         return self.holds + self.in_flight
+
+    @property
+    def own_work(self) -> str:
+        """
+        Why the work that its application has of its own (`spec.idle`) is not known to be none; ""
+        where it is, or where requests show all.
+        """
+        if not self.own_queue or not self.is_up or self.rung in _DOWN:
+            return ""
+        return self.not_idle or "QueueUnknown: it is asked when its window has ended"
 
 
 class FleetPool(msgspec.Struct, frozen=True, kw_only=True):

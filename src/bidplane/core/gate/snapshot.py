@@ -139,7 +139,7 @@ def _pod(pod: Pod) -> FleetPod:
 
 def _endpoint(endpoint: Endpoint, pods: Iterable[FleetPod]) -> FleetEndpoint:
     status = endpoint.status or EndpointStatus()
-    demand, start = status.demand, status.cold_start
+    demand, start, ladder = status.demand, status.cold_start, status.ladder
     notes = endpoint.annotations
     agent = endpoint.labels.get(labels.AGENT, "")
     space = notes.get(labels.PLANE_NAMESPACE, "")
@@ -169,6 +169,8 @@ def _endpoint(endpoint: Endpoint, pods: Iterable[FleetPod]) -> FleetEndpoint:
         asked=notes.get(labels.ENDPOINT_REQUEST, ""),
         past_us=endpoint.spec.warm_path is WarmPath.DIRECT,
         own_queue=endpoint.spec.idle.queue is not None or endpoint.spec.idle.gpu_percent > 0,
+        rung=ladder.rung if ladder is not None else None,
+        not_idle=ladder.idle if ladder is not None else "",
         labels=endpoint.labels,
         annotations=notes,
     )

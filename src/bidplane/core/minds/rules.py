@@ -19,7 +19,12 @@ from bidplane.api.gate.proposal import ProposalPhase
 from bidplane.core.gate.effects import ActionImpossible, prepare
 from bidplane.core.gate.fleet import FleetNode, FleetState
 from bidplane.core.minds import services
-from bidplane.core.minds.idleness import idle_evidence, idle_seconds, service_of
+from bidplane.core.minds.idleness import (
+    cost_evidence,
+    counter_seconds,
+    idleness_of,
+    service_of,
+)
 from bidplane.core.minds.observation import Intention, Observation, PastProposal, rests
 from bidplane.core.minds.services import DEFAULT_SERVICES, ServiceSettings
 
@@ -143,9 +148,10 @@ def _release_idle(observation: Observation, settings: RuleSettings) -> Iterator[
     for lease in observation.fleet.leases:
         if service_of(lease, observation.fleet) is not None:
             continue  # it sleeps: its Endpoint would win another lease at once
-        seconds = idle_seconds(lease, observation.at)
+        seconds = counter_seconds(lease, observation.at)
         if seconds < settings.release_after_seconds:
             continue
+        joined = idleness_of(lease, observation.fleet, observation.at)
         yield Intention(
             action=Action(
                 kind=ActionKind.RELEASE_LEASE,
@@ -154,7 +160,7 @@ def _release_idle(observation: Observation, settings: RuleSettings) -> Iterator[
                 uid=lease.uid,
             ),
             reason=f"its {lease.devices} devices have done nothing for {seconds / 3600:.1f} h",
-            evidence=idle_evidence(lease, observation.at),
+            evidence=(*joined.signals, cost_evidence(lease, joined.seconds)),
         )
 
 

@@ -20,6 +20,7 @@ from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.actions import SURE, UNSURE
 from bidplane.core.gate.endpoint_effects import AWAKE, device_price, list_price
 from bidplane.core.gate.fleet import FleetEndpoint, FleetState
+from bidplane.core.minds.idleness import queue_signal
 from bidplane.core.minds.observation import REST_SECONDS, Intention, Observation
 from bidplane.core.minds.recurrence import BIN_SECONDS, Likelihood
 from bidplane.core.minds.tracking import MARGIN_SECONDS, QUIET_SECONDS
@@ -128,6 +129,8 @@ def let_sleep(observation: Observation, settings: ServiceSettings) -> Iterator[I
             continue
         if endpoint.queue != 0:  # also if it is unknown
             continue
+        if endpoint.not_idle and endpoint.own_work:  # it was asked, and is busy or does not say
+            continue
         awake_for = observation.at - parse_or_zero(endpoint.since)
         unused_for = observation.at - parse_or_zero(endpoint.last_request)
         was_used = unused_for < awake_for
@@ -150,6 +153,7 @@ def let_sleep(observation: Observation, settings: ServiceSettings) -> Iterator[I
             evidence=(
                 "requests: none waits, none is in flight; the last one was at"
                 f" {endpoint.last_request or 'no time known'}",
+                queue_signal(endpoint),
                 f"keeping it warm pays from {least:.0%}; {likely.reason}",
                 f"its window would end {endpoint.idle_seconds} s after the last request",
             ),
