@@ -30,7 +30,7 @@ from .conftest import CORE, OURS, GateSite, Story, play
 ALLOW_ALL = {"rules": [{"name": "all", "when": "true", "ruling": "Allow"}]}
 RAISE = Action(kind=ActionKind.SET_FLOOR_PRICE, name="h100", value="0.50")
 LIFE = (ProposalEvent.ALLOWED, ProposalEvent.BEGUN, ProposalEvent.APPLIED)
-EVERY_POINT = 11  # more than there are writes
+EVERY_POINT = 13  # more than there are writes
 
 
 class Killed(Unavailable):

@@ -33,8 +33,9 @@ class Recorder:
         message: str,
         *,
         type: Literal["Normal", "Warning"] = "Normal",
+        once: bool = False,
     ) -> None:
-        """Write an Event about an object, or raise the count of an identical one."""
+        """Write an Event about an object, or raise the count of an identical one: not if `once`."""
         json = about.json if isinstance(about, OurObject) else about
         metadata = json["metadata"]
         uid = metadata.get("uid", "")
@@ -67,6 +68,8 @@ class Recorder:
             try:
                 await client.create(EVENT, event, namespace)
             except AlreadyExists:
+                if once:
+                    return
                 existing = await client.get(EVENT, name, namespace)
                 update = {"count": existing.get("count", 1) + 1, "lastTimestamp": now}
                 await client.patch(EVENT, name, update, namespace)

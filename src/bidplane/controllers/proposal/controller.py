@@ -7,6 +7,8 @@ The audit is the truth; a status that somebody edits is written again, and nothi
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -24,17 +26,29 @@ from bidplane.gate.service import Gate
 from bidplane.kube.client import EventType
 from bidplane.ledger.audit.trail import Subject
 from bidplane.machinery.controller import Controller
+from bidplane.machinery.events import Recorder
 from bidplane.machinery.informer import Informer
 
 _WORKERS = 1  # verdicts are made one at a time
 # An ended Proposal is deleted after so long; the audit keeps all that was recorded about it.
 KEEP_SECONDS = 7 * 86_400.0
+_MOST_MESSAGE = 700  # characters; an Event's message has at most 1,024
+# The phases of which people hear by an Event.
+_TOLD: Mapping[ProposalPhase, tuple[Literal["Normal", "Warning"], str]] = {
+    ProposalPhase.WAITING: ("Normal", "waits for an approval"),
+    ProposalPhase.APPLIED: ("Normal", "was applied"),
+    ProposalPhase.DENIED: ("Warning", "was denied"),
+    ProposalPhase.REJECTED: ("Normal", "was rejected"),
+    ProposalPhase.EXPIRED: ("Warning", "expired"),
+    ProposalPhase.FAILED: ("Warning", "failed"),
+}
 
 
 class ProposalController:
     def __init__(self, gate: Gate, proposals: Informer) -> None:
         self._gate = gate
         self._recovered = False
+        self._recorder = Recorder("bidplane-gate", clock=gate.clock)
         self.controller: Controller[str] = Controller("proposal", self.reconcile, workers=_WORKERS)
         proposals.on_change(self._changed)
 
@@ -91,8 +105,21 @@ class ProposalController:
         status = status_of_subject(proposal, subject)
         if status is None or status == proposal.status:
             return
+        if proposal.status is None or status.phase is not proposal.status.phase:
+            await self._tell(proposal, status)
         change = {"status": msgspec.to_builtins(status)}
         await self._gate.host.patch(PROPOSAL, proposal.name, change, subresource="status")
+
+    async def _tell(self, proposal: Proposal, status: ProposalStatus) -> None:
+        """Write the Event of a new phase, before the status has it: after a crash it is there."""
+        if status.phase not in _TOLD:
+            return
+        type, ending = _TOLD[status.phase]
+        message = f"{status.summary}, proposed by {proposal.spec.proposer.name}, {ending}"
+        if status.message:
+            message += f": {status.message[:_MOST_MESSAGE]}"
+        host, reason = self._gate.host, status.phase.value
+        await self._recorder.record(host, proposal, reason, message, type=type, once=True)
 
 
 def status_of_subject(proposal: Proposal, subject: Subject) -> ProposalStatus | None:

@@ -98,8 +98,8 @@ class FleetEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def own_work(self) -> str:
         """
-        Why the work that its application has of its own (`spec.idle`) is not known to be none; ""
-        where it is, or where requests show all.
+        The reason why its application may have work of its own (`spec.idle`); "" where it has
+        none, or where requests show all.
         """
         if not self.own_queue or not self.is_up or self.rung in _DOWN:
             return ""
