@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bidplane.api.http.exchange import PoolPrice
 from bidplane.cli.devices.top import Picture, _draw, top
-from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, rows
+from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, pilot_line, rows
 from bidplane.errors import UserError
 from bidplane.node.fleet import NodeDeclaration, machine_of
 from bidplane.node.inventory.slices import slices_of
@@ -315,3 +315,33 @@ def test_eighty_columns_show_what_matters():
 def test_too_often_is_refused(every):
     with pytest.raises(UserError, match="--every must be at least"):
         top(every=every)
+
+
+def proposal(phase, *, created, action="CordonNode", **target):
+    spec = {"action": {"kind": action, **target}, "proposer": {"name": "pilot", "role": "pilot"}}
+    metadata = {"name": created[11:13], "creationTimestamp": created}
+    return {"metadata": metadata, "spec": spec, **({"status": {"phase": phase}} if phase else {})}
+
+
+def test_proposals_have_a_line_that_fits_80_columns_with_the_newest_ones_phase():
+    proposals = [
+        proposal("Waiting", created="2026-11-18T04:00:00Z", name="n1"),
+        proposal(
+            "Waiting",
+            created="2026-11-18T05:00:00Z",
+            action="ReleaseLease",
+            namespace="agent-a-name-of-many-words",
+            name="a-lease-with-a-long-name-too",
+        ),
+        proposal("Denied", created="2026-11-18T03:00:00Z", name="n2"),
+    ]
+    console = Console(width=80, file=io.StringIO())
+    console.print(_draw(Picture(rows=[], pilot=pilot_line(proposals)), console, height=24))
+    lines = console.file.getvalue().splitlines()
+    (line,) = (line for line in lines if "proposals" in line)
+    assert line.startswith("proposals: 2 wait for you  newest: Waiting: ReleaseLease agent-a")
+    assert len(line.rstrip()) <= 80
+    assert (
+        pilot_line(proposals[2:]) == "proposals: none waits  newest: Denied: CordonNode n2 by pilot"
+    )
+    assert pilot_line([]) == ""

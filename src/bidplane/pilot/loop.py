@@ -31,6 +31,7 @@ from bidplane.gate.observing import read_fleet
 from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import Clock
 from bidplane.pilot.changes import HostChanges
+from bidplane.pilot.digests import DailyDigests
 from bidplane.pilot.uses import UseFile
 
 TICK_SECONDS = 30.0
@@ -63,6 +64,7 @@ class Pilot:
         uses: UseFile | None = None,
         desired: Callable[[FleetState], list[Action]] | None = None,
         changes: HostChanges | None = None,
+        digests: DailyDigests | None = None,
     ) -> None:
         """
         `uses` keeps the history of Endpoints' use over a restart; `desired` returns what would
@@ -70,8 +72,9 @@ class Pilot:
 
         `shadow`: what it proposes is judged and recorded, and never applied. `tell` has people hear
         of Proposals, their own too, that wait, are done or were refused. With `changes`, it looks
-        again when the host changes, and when a retry is due.
+        again when the host changes, and when a retry is due. `digests` keeps that of each day.
         """
+        self._digests = digests
         self._changes = changes
         self._retry_at = 0.0  # when the next retry of a failed rollout is due; 0: none is
         self._tell = tell
@@ -140,6 +143,8 @@ class Pilot:
                 else:
                     for name in names:
                         log.info("proposed", proposal=name, shadow=self._shadow)
+                if self._digests is not None:
+                    await self._digests.write_due(self._clock.now())
                 rest = until - self._clock.now() if until else TICK_SECONDS
                 await self._rest(sleep, max(0.0, min(TICK_SECONDS, rest)))
 

@@ -41,8 +41,10 @@ def pilot_line(objects: Iterable[Object]) -> str:
     waiting = sum(proposal.phase is ProposalPhase.WAITING for proposal in proposals)
     newest = max(proposals, key=lambda proposal: (proposal.creation_timestamp, proposal.name))
     parts = [f"proposals: {waiting} wait for you" if waiting else "proposals: none waits"]
-    parts.append(f"newest: {newest.spec.action} by {newest.spec.proposer.name}")
-    return "  ".join([*parts, newest.phase or "New"])
+    # The phase first: a narrow terminal cuts the end.
+    phase = newest.phase or "New"
+    parts.append(f"newest: {phase}: {newest.spec.action} by {newest.spec.proposer.name}")
+    return "  ".join(parts)
 
 
 class DeviceRow(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):

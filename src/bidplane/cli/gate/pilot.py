@@ -17,7 +17,7 @@ from bidplane.api.kinds import PROPOSAL, Object
 from bidplane.api.reading import Invalid, read_proposal
 from bidplane.cli.common import Data, Json, console, installation, print_json, with_host
 from bidplane.cli.gate.audit import duration
-from bidplane.cli.gate.flying import PILOT_FOLDER, drift_from, uses_of
+from bidplane.cli.gate.flying import PILOT_FOLDER, digests_of, drift_from, uses_of
 from bidplane.core.gate.effects import ActionImpossible, Impossible, prepare
 from bidplane.core.gate.fleet import FleetState
 from bidplane.core.minds import rules
@@ -67,7 +67,11 @@ def run(
         int, Parameter(help="The model's budget; beyond it, the rules decide.")
     ] = 200_000,
     webhook: Annotated[
-        str, Parameter(help="Post each Proposal that waits, is done or refused, as Slack reads it.")
+        str,
+        Parameter(
+            help="Post each Proposal that waits, is done or refused, and each day's digest, as"
+            " Slack reads it."
+        ),
     ] = "",
     desired: Annotated[
         Path | None,
@@ -83,6 +87,8 @@ def run(
     idle leases, cordons nodes where a link got worse, pre-warms services by their history and lets
     them sleep, and retries failed rollouts. It writes Proposals and can do nothing else; the
     Policies decide, and by default a person approves: `bidplane proposals list --waiting`.
+
+    The digest of each day is written to `pilot/digests` of the data folder, in UTC.
 
     With `--mind openai` or `anthropic` a model is asked, with the key in $OPENAI_API_KEY or
     $ANTHROPIC_API_KEY. If it does not answer, or its budget is used up, the rules decide.
@@ -132,6 +138,7 @@ def run(
                 uses=uses_of(installation(data)),
                 desired=drifts,
                 changes=HostChanges(client, clock=clock),
+                digests=digests_of(installation(data), tell),
             )
             await pilot.run(asyncio.sleep, until=clock.now() + seconds if seconds else 0.0)
         finally:

@@ -34,6 +34,7 @@ from bidplane.ledger.watermark import FILE
 from bidplane.machinery.clock import SystemClock
 from bidplane.node import fleet as fleets
 from bidplane.node.process.network.addresses import choose
+from bidplane.pilot.webhook import Webhook
 from bidplane.plane.planes import check_keys
 from bidplane.runtime.installation import Address, Installation
 from bidplane.runtime.supervision.monitor import Monitor
@@ -100,6 +101,9 @@ def up(
     desired: Annotated[
         Path | None, Parameter(help="A folder that declares Pools and Agents: the pilot's drift.")
     ] = None,
+    webhook: Annotated[
+        str, Parameter(help="Where the pilot posts Proposals and digests, as Slack reads them.")
+    ] = "",
 ) -> None:
     """
     Start Bidplane local, in the foreground. Ctrl-C stops it; the next start continues from there.
@@ -113,7 +117,10 @@ def up(
     target = installation(data)
     if desired is not None and pilot is None:
         raise UserError("--desired: the pilot compares with it, so give --pilot propose, too")
+    if webhook and pilot is None:
+        raise UserError("--webhook: the pilot posts there, so give --pilot propose, too")
     drift_from(desired)
+    tell = Webhook(webhook).tell if webhook else None
     local = None
     if example and runtime == "simulated" and fleet is None:
         local = example_service.prepare(target, DEFAULT_FLEET)
@@ -133,7 +140,7 @@ def up(
     if example:
         beside.append(lambda: keep_trading(target, with_service=local is not None))
     if pilot is not None:
-        beside.append(lambda: keep_piloting(target, mode=pilot, desired=desired))
+        beside.append(lambda: keep_piloting(target, mode=pilot, desired=desired, tell=tell))
     asyncio.run(_foreground(running, example=example, beside=beside))
 
 

@@ -21,7 +21,7 @@ _MOST_REASON = 200  # characters of what an application answered
 
 
 class Idleness(msgspec.Struct, frozen=True, kw_only=True):
-    """What the signals say together of one lease."""
+    """The signals about one lease, joined."""
 
     seconds: float  # for so long it has done nothing, as far as is known; 0: it is in use
     doubt: str = ""  # why that is not certain

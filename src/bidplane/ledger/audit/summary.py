@@ -11,10 +11,20 @@ from bidplane.ledger.audit.trail import MILLISECONDS, AuditEntry, AuditTrail, Su
 _REFUSED = (ProposalPhase.DENIED, ProposalPhase.REJECTED, ProposalPhase.EXPIRED)
 
 
+def digest_of_day(trail: AuditTrail, *, begin: float, end: float) -> Digest | None:
+    """Return the digest of a time that has ended; None if the audit began later."""
+    first = trail.entries(limit=1)
+    if not first or first[0].at > end * MILLISECONDS:
+        return None
+    return digest_of(trail, since=begin, now=end)
+
+
 def digest_of(trail: AuditTrail, *, since: float, now: float) -> Digest:
-    """Return what happened from `since` to `now`; what waits, however old it is."""
+    """Return what happened from `since` to `now`; what waits then, however old it is."""
     subjects: dict[str, list[AuditEntry]] = {}
     for entry in trail.entries():
+        if entry.at > now * MILLISECONDS:
+            break
         subjects.setdefault(entry.subject, []).append(entry)
     done: list[DigestLine] = []
     refused: list[DigestLine] = []
@@ -27,7 +37,7 @@ def digest_of(trail: AuditTrail, *, since: float, now: float) -> Digest:
             if subject.verdict is not None and subject.verdict.details.expires_at > now:
                 waiting.append(_line(subject, ended))
             continue
-        if ended.at < since * MILLISECONDS or ended.at > now * MILLISECONDS:
+        if ended.at <= since * MILLISECONDS:
             continue
         if phase is ProposalPhase.APPLIED:
             done.append(_line(subject, ended))
