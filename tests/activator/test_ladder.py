@@ -6,6 +6,10 @@ import asyncio
 
 import pytest
 
+from bidplane.api.kinds import ENDPOINT
+from bidplane.api.reading import read_endpoint
+from bidplane.core.gate.snapshot import HostObjects, fleet_state
+
 from .applications import Application
 from .conftest import get, header
 
@@ -182,6 +186,34 @@ def test_a_busy_or_unknown_queue_keeps_it_ready_and_is_asked_only_at_the_end(pla
         app.queue_body, app.running = None, []
         service.pass_time(20)
         await service.demanded(awake=False)
+
+    play(story)
+
+
+def test_the_gate_and_the_pilot_know_what_its_application_said(play):
+    async def story(service):
+        app = Application()
+        service.answers = app.answer
+
+        async def known(reason):
+            while True:
+                objects = (await service.host.list(ENDPOINT)).items
+                host = HostObjects(endpoints=[read_endpoint(obj) for obj in objects])
+                (endpoint,) = fleet_state(host).endpoints
+                if endpoint.own_work == reason:
+                    return
+                await asyncio.sleep(0.005)
+
+        await service.awake(idleSeconds=100, idle={"queue": {"kind": "comfyui"}})
+        await known("QueueUnknown: it is asked when its window has ended")
+        app.running = [1]
+        service.pass_time(120)
+        await known("QueueBusy: its application has 1 jobs")
+        app.running = []
+        service.pass_time(20)
+        await service.demanded(awake=False)
+        await service.says(phase="Asleep")
+        await known("")
 
     play(story)
 
