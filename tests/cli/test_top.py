@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bidplane.api.http.exchange import PoolPrice
+from bidplane.cli.devices.loads import lease_loads
 from bidplane.cli.devices.top import Picture, _draw, top
 from bidplane.cli.devices.toprows import DeviceRow, FleetReadings, pilot_line, rows
 from bidplane.errors import UserError
@@ -98,6 +99,22 @@ def test_who_holds_what():
     assert (first.utilisation_percent, first.memory_total_bytes, first.health) == (97.0, 8, "ok")
     assert (second.agent, second.lease, second.pod) == ("", "", ""), "released is free"
     assert third.utilisation_percent is None, "nobody told; not zero"
+
+
+def test_a_lease_is_as_busy_as_its_busiest_gpu_where_it_has_the_whole_of_it():
+    slices = [piece("gpu-1", "gpu-2", "gpu-3")]
+    measured = [
+        counters(1, utilisation_percent=4.0),
+        counters(2, utilisation_percent=60.0),
+        counters(3, utilisation_percent=99.0),
+    ]
+    two = FleetReadings(slices=slices, leases=[lease("gpu-1", "gpu-2")], counters=measured)
+    assert lease_loads(two) == {("trainer", "lease-7"): 60.0}
+    assert lease_loads(FleetReadings(slices=slices, leases=[lease("gpu-1")])) == {}
+    half = lease("gpu-3")
+    half["spec"]["devices"][0]["share"] = "1/2"
+    shared = FleetReadings(slices=slices, leases=[half], counters=measured)
+    assert lease_loads(shared) == {}, "somebody else may work on it"
 
 
 def test_a_declared_device_says_so_and_nothing_is_made_up():

@@ -9,7 +9,7 @@ from bidplane.api.endpoint import EndpointPhase
 from bidplane.api.idling.ladder import Rung
 from bidplane.api.money import MICRO
 from bidplane.api.times import rfc3339
-from bidplane.cli.gate.idle import IdleLease, idle_leases
+from bidplane.cli.gate.idle import IdleLease, idle_leases, with_loads
 from bidplane.core.gate.fleet import FleetAgent, FleetEndpoint, FleetLease, FleetPod, FleetState
 from bidplane.core.minds.recurrence import Likelihood
 
@@ -67,6 +67,20 @@ def test_one_whose_application_is_busy_or_does_not_say_is_in_doubt(reason: str) 
     (row,) = rows(own_queue=True, not_idle=reason)
     assert (row.state, row.doubt, row.cost, row.pilot) == ("Unknown", reason, "", "wait")
     assert row.evidence[1] == f"application's queue: {reason}"
+
+
+def test_gpus_that_work_at_this_moment_put_it_in_doubt() -> None:
+    web = {"name": "web"}
+    busy = "GpuBusy: a GPU works 80 % of the time"
+    (row,) = rows(lease(busy_percent=80.0), **web)
+    assert (row.state, row.doubt, row.cost) == ("Unknown", busy, "")
+    (row,) = rows(lease(busy_percent=80.0, unused_since=HOUR_AGO))
+    assert (row.state, row.doubt) == ("Unknown", busy)
+    (row,) = rows(lease(busy_percent=1.9), **web)
+    assert row.state == "Idle"
+    assert row.evidence[2] == "GPU counters: no whole window without work; 2 % now"
+    (row,) = rows(lease(busy_percent=80.0, idle_since=HOUR_AGO))
+    assert row.state == "Idle", "a moment of work does not end a window without any"
 
 
 def test_one_that_was_not_asked_yet_is_in_doubt_and_is_asked_by_its_sleep() -> None:
@@ -131,6 +145,12 @@ def test_the_most_expensive_first_and_those_in_doubt_last() -> None:
         "GPU counters: no whole window without work, or no report",
         f"owner: agent a; no pod is on it since {HOUR_AGO}",
     )
+
+
+def test_the_loads_of_a_fleet_are_its_leases_by_agent_and_name() -> None:
+    fleet = FleetState(leases=(lease(), lease("m")))
+    loads = {("a", "m"): 5.0, ("b", "l"): 9.0}
+    assert [x.busy_percent for x in with_loads(fleet, loads).leases] == [None, 5.0]
 
 
 def test_an_owner_that_is_gone_is_named() -> None:

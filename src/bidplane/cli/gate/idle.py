@@ -18,6 +18,7 @@ from bidplane.cli.common import (
     print_table,
     with_host,
 )
+from bidplane.cli.devices.loads import LeaseLoads, read_loads
 from bidplane.cli.gate.flying import uses_of
 from bidplane.core.gate.fleet import FleetLease, FleetState
 from bidplane.core.minds import rules
@@ -25,6 +26,7 @@ from bidplane.core.minds.idleness import Idleness, idle_cost, idleness_of, servi
 from bidplane.core.minds.observation import Observation
 from bidplane.core.minds.recurrence import Likelihood
 from bidplane.gate.observing import read_fleet
+from bidplane.kube.client import KubeClient
 from bidplane.machinery.clock import SystemClock
 
 
@@ -55,7 +57,11 @@ def idle(*, json: Json = False, data: Data = None) -> None:
         bidplane idle
         bidplane idle --json
     """
-    fleet, now = with_host(data, read_fleet), SystemClock().now()
+
+    async def read(host: KubeClient) -> tuple[FleetState, LeaseLoads]:
+        return await read_fleet(host), await read_loads(host, installation(data))
+
+    fleet, now = with_loads(*with_host(data, read)), SystemClock().now()
     likely = uses_of(installation(data)).load().likely(fleet.endpoints, now)
     leases = idle_leases(fleet, now, likely)
     if json:
@@ -83,6 +89,15 @@ def idle(*, json: Json = False, data: Data = None) -> None:
     unknown = sum(x.devices for x in leases if x.state == "Unknown")
     doubt = f"; of {unknown} it is not known" if unknown else ""
     console.print(f"{total} of {fleet.leased} leased devices are idle{doubt}")
+
+
+def with_loads(fleet: FleetState, loads: LeaseLoads) -> FleetState:
+    """Return the fleet with the present load of each lease's GPUs, where it is measured."""
+    leases = tuple(
+        msgspec.structs.replace(lease, busy_percent=loads.get((lease.agent, lease.name)))
+        for lease in fleet.leases
+    )
+    return msgspec.structs.replace(fleet, leases=leases)
 
 
 def idle_leases(

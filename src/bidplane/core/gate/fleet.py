@@ -37,6 +37,7 @@ class FleetLease(msgspec.Struct, frozen=True, kw_only=True):
     rent: int = 0  # micro-credits per hour
     idle_since: str = ""  # its GPUs do nothing since; "" while they work, or are unknown
     unused_since: str = ""  # no pod is on it since
+    busy_percent: float | None = None  # of its busiest GPU now, where somebody looked
     degraded: str = ""  # what is wrong with a link of its devices
     labels: Marks = {}
     annotations: Marks = {}

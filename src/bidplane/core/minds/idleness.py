@@ -14,6 +14,7 @@ import msgspec
 from bidplane.api.money import SECONDS_PER_HOUR, format_credits
 from bidplane.api.times import parse_or_zero
 from bidplane.core.gate.fleet import FleetEndpoint, FleetLease, FleetState
+from bidplane.core.leases.idle import BUSY_PERCENT
 
 _QUIET_SECONDS = 60.0  # without a request: the next one may be on its way
 _MOST_PODS = 3  # that are named
@@ -50,8 +51,11 @@ def idleness_of(lease: FleetLease, fleet: FleetState, now: float) -> Idleness:
     service = service_of(lease, fleet)
     seconds = max(counter_seconds(lease, now), _elapsed(lease.unused_since, now))
     common = (_counters(lease), _owner(lease, fleet))
+    busy = _busy_now(lease)
     if service is None:
-        return Idleness(seconds=seconds, signals=("requests: it serves no Endpoint", *common))
+        return Idleness(
+            seconds=seconds, doubt=busy, signals=("requests: it serves no Endpoint", *common)
+        )
     signals = (_requests(service), queue_signal(service), *common)
     if service.queue:
         return Idleness(seconds=0.0, signals=signals)
@@ -60,7 +64,7 @@ def idleness_of(lease: FleetLease, fleet: FleetState, now: float) -> Idleness:
     unused = _elapsed(service.last_request, now)
     if unused >= _QUIET_SECONDS:
         seconds = max(seconds, unused)
-    return Idleness(seconds=seconds, doubt=service.own_work[:_MOST_REASON], signals=signals)
+    return Idleness(seconds=seconds, doubt=service.own_work[:_MOST_REASON] or busy, signals=signals)
 
 
 def idle_cost(lease: FleetLease, seconds: float) -> int:
@@ -95,9 +99,18 @@ def _requests(service: FleetEndpoint) -> str:
     return f"{subject}: none waits or is in flight; {last}"
 
 
+def _busy_now(lease: FleetLease) -> str:
+    """Return that its GPUs work; "" if they do not, or are idle over a window but for a moment."""
+    if lease.idle_since or lease.busy_percent is None or lease.busy_percent < BUSY_PERCENT:
+        return ""
+    return f"GpuBusy: a GPU works {lease.busy_percent:.0f} % of the time"
+
+
 def _counters(lease: FleetLease) -> str:
     if lease.idle_since:
         return f"GPU counters: no work since {lease.idle_since}"
+    if lease.busy_percent is not None:
+        return f"GPU counters: no whole window without work; {lease.busy_percent:.0f} % now"
     return "GPU counters: no whole window without work, or no report"
 
 
