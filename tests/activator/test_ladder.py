@@ -21,6 +21,13 @@ async def rung(service, wanted):
         await asyncio.sleep(0.005)
 
 
+async def written(service, **fields):
+    """The ladder in the status, once these fields are written there."""
+    while not fields.items() <= (ladder := (await service.status()).get("ladder", {})).items():
+        await asyncio.sleep(0.005)
+    return ladder
+
+
 async def asleep(service, app, **ladder):
     """A service that fell asleep after its window."""
     service.answers = app.answer
@@ -45,8 +52,7 @@ def test_requests_wake_a_sleeping_engine_once(play):
         assert app.calls[:2] == ["POST /wake_up", "GET /is_sleeping"]
         assert sorted(app.calls[2:]) == sorted(f"client /{n}" for n in range(20))
         assert service.live().demand.number == 1
-        ladder = (await service.status())["ladder"]
-        assert ladder["rung"] == "Ready"
+        ladder = await written(service, rung="Ready")
         assert ladder["wake"]["asleep"] >= 0
         assert ladder["windows"] == {"ready": 100, "asleep": 900, "stopped": 0}
 
@@ -102,8 +108,7 @@ def test_a_sleep_that_fails_is_named(play, on_failure, ends):
         ):
             await asyncio.sleep(0.005)
         await rung(service, ends)
-        ladder = (await service.status())["ladder"]
-        assert ladder["problem"] == "SleepFailed"
+        ladder = await written(service, problem="SleepFailed")
         assert "POST /sleep?level=1 answered 500" in ladder["message"]
         assert service.live().demand.awake == (on_failure == "stay")
 
