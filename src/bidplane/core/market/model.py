@@ -8,6 +8,7 @@ Money is integer micro-credits; a price is micro-credits per GPU-hour.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import msgspec
 
@@ -43,7 +44,7 @@ class Domain(msgspec.Struct, frozen=True, kw_only=True):
     speed: int = 0  # of its links, to be compared with other domains of its machine
 
 
-class Lot(msgspec.Struct, frozen=True, kw_only=True):
+class Lot(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Devices that are alike for a buyer: the devices of one product in one pool."""
 
     name: str
@@ -62,9 +63,14 @@ class Lot(msgspec.Struct, frozen=True, kw_only=True):
     def devices(self) -> int:
         return sum(domain.size for domain in self.domains)
 
+    @cached_property
+    def _parted(self) -> int:
+        """The GPUs of which a part is leased; thousands of losers ask in one round."""
+        return sum(len(domain.cut) for domain in self.domains)
+
     def in_the_way_of(self, share: str) -> str:
         """Devices that a bid cannot displace, in words; `share`: the part of a GPU it is for."""
-        parted = 0 if share else sum(len(domain.cut) for domain in self.domains)
+        parted = 0 if share else self._parted
         gpus = "1 GPU is" if parted == 1 else f"{parted} GPUs are"
         in_parts = f"{gpus} leased in parts" if parted else ""
         return "; ".join(filter(None, (self.reserved, in_parts)))
