@@ -94,7 +94,8 @@ class PodRun:
             self._report("notice: the GPUs are reclaimed; the pod bids again")
         if ended is not None and self._logs is not None:
             with contextlib.suppress(TimeoutError, ApiError):
-                await asyncio.wait_for(asyncio.shield(self._logs), 10)
+                async with asyncio.timeout(10):
+                    await asyncio.shield(self._logs)
         return ended
 
     def _report(self, message: str) -> None:
@@ -210,7 +211,8 @@ async def _terminate(child: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError):
             child.terminate()
         try:
-            await asyncio.wait_for(child.wait(), 5)
+            async with asyncio.timeout(5):
+                await child.wait()
         except TimeoutError:
             child.kill()
             await child.wait()

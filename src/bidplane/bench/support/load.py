@@ -147,7 +147,8 @@ async def fan_out(endpoint: LoadTarget, watchers: int, writes: int) -> float:
             batch = min(_OPENED_AT_ONCE, watchers - start)
             tasks += [asyncio.create_task(watch()) for _ in range(batch)]
             for _ in range(batch):
-                await asyncio.wait_for(ready.acquire(), _LONGEST_SECONDS)
+                async with asyncio.timeout(_LONGEST_SECONDS):
+                    await ready.acquire()
         writer = LoadConnection(endpoint)
         await writer.open()
         begin = time.perf_counter()
@@ -155,7 +156,8 @@ async def fan_out(endpoint: LoadTarget, watchers: int, writes: int) -> float:
             code, _ = await writer.call("POST", SYSTEM_MAPS, _BODY)
             if code != 201:
                 raise RuntimeError(f"answered {code} to a write")
-        await asyncio.wait_for(all_seen.wait(), _LONGEST_SECONDS)
+        async with asyncio.timeout(_LONGEST_SECONDS):
+            await all_seen.wait()
         return watchers * writes / (time.perf_counter() - begin)
     finally:
         for task in tasks:

@@ -99,7 +99,8 @@ class Selectors:
     async def wait(self, seconds: float) -> None:
         """Wait until nothing is queued, or for so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
 
     async def run(self) -> None:
         """Evaluate what is queued, until cancelled."""
