@@ -60,7 +60,7 @@ def saved(done: Iterable[DigestLine]) -> str:
         return "nothing"
     return (
         f"{devices} devices given back, with rents of {format_credits(rent)} credits per hour;"
-        f" {parked} devices parked" + (f"; {freed} nodes freed" if freed else "")
+        f" {parked} devices parked" + (f"; nodes freed: {freed}" if freed else "")
     )
 
 
